@@ -78,10 +78,10 @@ pub(crate) mod tests {
     use engine::port::Addressing;
 
     pub(crate) fn handle(pe: u32, base: u64, len: u64, rails: u64) -> HandleBytes {
-        let (slot, stamp, addressing) = (1, 2, Addressing::Virtual);
+        let (region, stamp, addressing) = (1, 2, Addressing::Virtual);
         let keys = (1..=rails).map(|rail| rail << 40).collect();
         let owner = Pe(pe);
-        Handle { owner, base, len, slot, stamp, addressing, staged: None, direct: true, keys }
+        Handle { owner, base, len, region, stamp, addressing, staged: None, direct: true, keys }
             .encode()
     }
 

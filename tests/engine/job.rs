@@ -241,7 +241,7 @@ impl Targets {
     }
 }
 
-/// The slot of the region that a PE has registered first, as its handle has it.
+/// The id of the region that a PE has registered first, as its handle has it.
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
 pub(crate) fn cookie() -> Cookie {

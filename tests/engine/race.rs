@@ -81,7 +81,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         fast: random.below(4) != 0,
         heap: 1 << 17,
         signals: [Auto, Chained, Auto, Eager, Counted, Counted][random.below(6)],
-        // One, so that every put uses the same slot; or all.
+        // One, so that every put has the same tag; or all.
         counted: [1, 2, TAGS][random.below(3)],
         immediate_data: random.below(8) != 0,
         immediate_bytes: [4, 8][random.below(2)],

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use crate::prelude::*;
 
-const TO: RegionAddr = RegionAddr { slot: u32::MAX, offset: (1 << 48) - 1 };
-const AT: RegionAddr = RegionAddr { slot: 0x0102_0304, offset: 0x0506_0708_090a };
+const TO: RegionAddr = RegionAddr { region: u32::MAX, offset: (1 << 48) - 1 };
+const AT: RegionAddr = RegionAddr { region: 0x0102_0304, offset: 0x0506_0708_090a };
 
 /// Calls back with a body of each kind and form, with fields that fill their places, and payloads
 /// of the longest and the shortest length.
@@ -74,7 +74,8 @@ fn encode(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> 
     let receiver = seal.receiver(to);
     let sealing = SealContext { seal, from, receiver: &receiver };
     let mut frame = Frame::EMPTY;
-    let (at, payload) = (RegionAddr { slot: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
+    let (at, payload) =
+        (RegionAddr { region: u32::MAX, offset: u64::MAX >> 16 }, &[0xa5; MAX_EAGER]);
     let atomic = Atomic { operand: u64::MAX, ..ADD };
     frame.encode(&sealing, numbers, &Body::PutSignal { addr: at, atomic, to: at, payload });
     frame.encode(&sealing, numbers, body);
@@ -196,7 +197,7 @@ proptest! {
         // With four bytes few are left to tell one put from another.
         if bytes == 8 {
             prop_assert!(!receiver.matches(mark ^ 1 << 63, from, Tag(tag)));
-            prop_assert!(!receiver.matches(mark, from, Tag(tag ^ 16)), "another use of its slot");
+            prop_assert!(!receiver.matches(mark, from, Tag(tag ^ 16)), "another use of its tag");
             prop_assert!(share == other || !codec(other, to).matches(mark, from, Tag(tag)));
             prop_assert!(!codec(share, Pe(to.0 + 1)).matches(mark, from, Tag(tag)), "another PE");
         }

@@ -107,11 +107,11 @@ impl AtomicRequest<'_> {
             let addr = self.remote_addr;
             return Err(refuse(HandleError::Misaligned { addr, width }));
         }
-        // A handle for local use has neither keys nor a slot that peers may name.
+        // A handle for local use has neither keys nor a region that peers may name.
         if !remote.takes_messages() {
             return Err(refuse(HandleError::NoKey { rail: RailId(0), rails: 0 }));
         }
-        Ok(RegionAddr { slot: remote.slot(), offset })
+        Ok(RegionAddr { region: remote.region(), offset })
     }
 
     #[cold]

@@ -143,7 +143,7 @@ impl<P: Port> Core<P> {
         }
         let (remote, offset) = request.remote()?;
         let LocalSide::Memory(addr) = op.local else { return Ok(Outcome::Blocked) };
-        let to = RegionAddr { slot: remote.slot(), offset };
+        let to = RegionAddr { region: remote.region(), offset };
         let WordOp { addr: word_addr, atomic } = word;
         let bytes = if is_long { &[] } else { payload.bytes.unwrap_or_default() };
         // The tail brings a long payload from its own memory.

@@ -13,12 +13,12 @@ use crate::prelude::*;
 /// Messages of these tests go from PE 0 to PE 1.
 const PES: (u32, u32) = (0, 1);
 
-fn word(op: AtomicOp, slot: u32, offset: u64, operand: u64) -> Body<'static> {
-    Body::Word { addr: RegionAddr { slot, offset }, atomic: atomic(op, operand) }
+fn word(op: AtomicOp, region: u32, offset: u64, operand: u64) -> Body<'static> {
+    Body::Word { addr: RegionAddr { region, offset }, atomic: atomic(op, operand) }
 }
 
-fn atomic_at(slot: u32, offset: u64, operand: u64) -> Body<'static> {
-    word(AtomicOp::Set, slot, offset, operand)
+fn atomic_at(region: u32, offset: u64, operand: u64) -> Body<'static> {
+    word(AtomicOp::Set, region, offset, operand)
 }
 
 /// They are counted, and the job goes on: a genuine message is not taken for a duplicate.
@@ -124,11 +124,12 @@ fn old_acknowledgements_end_nothing() {
 fn impossible_messages_are_refused() {
     let heap_end = PLAIN.heap as u64;
     let counted = |tag, segments| {
-        let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
+        let at = RegionAddr { region: FIRST_REGION, offset: 0 };
         Body::CountedSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), tag, segments }
     };
-    let data = |slot, offset, payload| {
-        let (at, to) = (RegionAddr { slot: FIRST_REGION, offset: 0 }, RegionAddr { slot, offset });
+    let data = |region, offset, payload| {
+        let (at, to) =
+            (RegionAddr { region: FIRST_REGION, offset: 0 }, RegionAddr { region, offset });
         Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to, payload }
     };
     let impossible = [
@@ -182,7 +183,7 @@ fn repeated_messages_are_answered_again() {
     let mut job = Job::with(Shape { rails: 1, ..PLAIN });
     job.fabric.stall(Pe(0));
     let seal = Seal::new(cookie(), Pe(0));
-    let at = RegionAddr { slot: FIRST_REGION, offset: 0 };
+    let at = RegionAddr { region: FIRST_REGION, offset: 0 };
     let fetch = Body::Fetch { addr: at, atomic: atomic(AtomicOp::FetchAdd, 1), reply_slot: 3 };
     let add = word(AtomicOp::Add, FIRST_REGION, 0, 10);
     // PE 1's replies to each message, and whether it sent anything.
@@ -234,7 +235,7 @@ fn waiting_messages_are_bounded() {
         (foreign, job.word(1, 16))
     };
     // Nothing has come of its data.
-    let at = RegionAddr { slot: FIRST_REGION, offset: 8 };
+    let at = RegionAddr { region: FIRST_REGION, offset: 8 };
     let (atomic, tag) = (atomic(AtomicOp::Set, 7), Tag::FIRST);
     deliver(&mut job, 0, 0, &Body::CountedSignal { addr: at, atomic, tag, segments: 1 });
     let add = word(AtomicOp::Add, FIRST_REGION, 16, 1);

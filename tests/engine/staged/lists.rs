@@ -18,12 +18,18 @@ fn forge_pull(job: &Job, number: u64, target: PullTarget, len: usize, source: Pu
     forge(job, (0, 1), ahead(number), 0, &Body::Pull(pull));
 }
 
-fn put(slot: u32, offset: u64, len: u32, at: u32) -> WireRecord {
-    WireRecord { to: RegionAddr { slot, offset }, len, offset: at, signal: None, is_ordered: false }
+fn put(region: u32, offset: u64, len: u32, at: u32) -> WireRecord {
+    WireRecord {
+        to: RegionAddr { region, offset },
+        len,
+        offset: at,
+        signal: None,
+        is_ordered: false,
+    }
 }
 
-fn signal(op: AtomicOp, slot: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
-    Some((RegionAddr { slot, offset }, atomic(op, 3)))
+fn signal(op: AtomicOp, region: u32, offset: u64) -> Option<(RegionAddr, engine::atomic::Atomic)> {
+    Some((RegionAddr { region, offset }, atomic(op, 3)))
 }
 
 /// Writes a list to the start of PE 0's bounce memory.
@@ -50,7 +56,7 @@ fn moved(job: &mut Job) -> (usize, usize) {
 fn puts_that_lead_outside_move_nothing() {
     const ADD: AtomicOp = AtomicOp::SignalAdd;
     let good = put(HEAP, 0, 100, 128);
-    let with = |op, slot, offset| WireRecord { signal: signal(op, slot, offset), ..good };
+    let with = |op, region, offset| WireRecord { signal: signal(op, region, offset), ..good };
     let alone = WireRecord { len: 0, offset: 0, is_ordered: true, ..with(ADD, HEAP, 800) };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
@@ -138,8 +144,8 @@ fn unreadable_bytes_are_refused() {
         let target = PullTarget::One(put(HEAP, 0, len, 0));
         message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, payload: &[] }))
     };
-    let ask = Body::GetRequest { from: RegionAddr { slot: HEAP, offset: 0 }, len: 1025, get: 0 };
-    let (at, payload) = (RegionAddr { slot: HEAP, offset: 0 }, &[7; 1000]);
+    let ask = Body::GetRequest { from: RegionAddr { region: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let (at, payload) = (RegionAddr { region: HEAP, offset: 0 }, &[7; 1000]);
     let long = Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
     for (what, bytes) in [
         ("no key", one(100, PullSource::Fabric(0, &[]))),
@@ -205,7 +211,7 @@ fn words_lost_within_list_are_refused() {
 #[test]
 fn asks_are_bounded() {
     let mut job = Job::with(Shape { staged: ALL, ..PLAIN });
-    let from = RegionAddr { slot: HEAP, offset: 0 };
+    let from = RegionAddr { region: HEAP, offset: 0 };
     let asked = (0..2000).find(|number| {
         forge(&job, (0, 1), ahead(*number), 0, &Body::GetRequest { from, len: 1000, get: 0 });
         job.fabric.pass_time(1000);

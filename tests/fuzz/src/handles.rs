@@ -23,7 +23,7 @@ fn sample(staged: Option<u64>) -> Handle {
         owner: Pe(1),
         base: 1 << 36,
         len: 1 << 20,
-        slot: 0,
+        region: 0,
         stamp: 1,
         addressing: Addressing::Offset,
         keys: if staged.is_none() { vec![1, 2] } else { Vec::new() },

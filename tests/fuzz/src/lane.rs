@@ -282,13 +282,13 @@ fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     bytes[4..8].copy_from_slice(&number(u)?);
     bytes[8..12].copy_from_slice(&number(u)?);
     if u.ratio(1u8, 4u8)? {
-        bytes[12..16].copy_from_slice(&slot(u)?.to_le_bytes());
+        bytes[12..16].copy_from_slice(&region(u)?.to_le_bytes());
     }
     Ok(bytes)
 }
 
-/// The slot of a region of PE 0, or one that is none.
-fn slot(u: &mut Unstructured<'_>) -> Result<u32> {
+/// The id of a region of PE 0, or of none.
+fn region(u: &mut Unstructured<'_>) -> Result<u32> {
     let place = u.int_in_range(0..=REGIONS)?;
     let stamp = if u.ratio(1u8, 16u8)? { u.int_in_range(0..=REGIONS)? } else { place + 1 };
     Ok(stamp << 20 | place)
@@ -348,7 +348,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let of = sent(u)?.low();
     let get = GetId { number: u.int_in_range(0..=4)?, low: of };
     let offset = u.int_in_range(0..=66u64)? * 8;
-    let at = RegionAddr { slot: slot(u)?, offset };
+    let at = RegionAddr { region: region(u)?, offset };
     // Of the get that is named, as often as not.
     let asked = bed.gets.get(get.number as usize).copied().unwrap_or(100);
     let len = if u.ratio(1u8, 2u8)? { asked } else { u.int_in_range(1..=900usize)? };

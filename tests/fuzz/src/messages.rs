@@ -112,23 +112,23 @@ pub(crate) fn in_the_clear(body: &Body<'_>) -> Vec<u8> {
 }
 
 /// The first region of a table.
-const SLOT: u32 = 1 << 20;
+const REGION: u32 = 1 << 20;
 
 fn atomic(op: AtomicOp) -> Atomic {
     Atomic { op, width: Width::Eight, float: false, operand: 3, compare: 0 }
 }
 
 fn signal() -> (RegionAddr, Atomic) {
-    (RegionAddr { slot: SLOT, offset: 128 }, atomic(AtomicOp::SignalAdd))
+    (RegionAddr { region: REGION, offset: 128 }, atomic(AtomicOp::SignalAdd))
 }
 
 fn record(signal: Option<(RegionAddr, Atomic)>) -> WireRecord {
-    let to = RegionAddr { slot: SLOT, offset: 64 };
+    let to = RegionAddr { region: REGION, offset: 64 };
     WireRecord { to, len: 100, offset: 0, signal, is_ordered: false }
 }
 
 pub(crate) fn bodies() -> Vec<Body<'static>> {
-    let at = RegionAddr { slot: SLOT, offset: 64 };
+    let at = RegionAddr { region: REGION, offset: 64 };
     let add = atomic(AtomicOp::Add);
     let of = Seq::FIRST.low();
     let get = GetId { number: 0, low: of };

@@ -143,9 +143,9 @@ impl<P: Port> Lane<P> {
         if message.body.is_numbered() && is_beyond {
             return self.core.drop_foreign(rail, &"its number is out of the window");
         }
-        // The mask of another round of numbers makes the slot random: a replayed message is dropped
+        // The mask of another round of numbers garbles the region: a replayed message is dropped
         // here.
-        if message.body.slot().is_some_and(|slot| !self.core.regions.was_registered(slot)) {
+        if message.body.region().is_some_and(|id| !self.core.regions.was_registered(id)) {
             return self.core.drop_foreign(rail, &"it names a region that never was");
         }
         if message.body.get().is_some_and(|get| !self.staging.was_issued(get)) {

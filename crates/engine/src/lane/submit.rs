@@ -313,7 +313,7 @@ impl<P: Port> Lane<P> {
         if !remote.is_staged() || !self.has_space(pe) {
             return Ok(false);
         }
-        let to = RegionAddr { slot: remote.slot(), offset };
+        let to = RegionAddr { region: remote.region(), offset };
         let mut joined = self.staging.join_value(&mut self.core, pe, (op, value), to);
         if let Joined::Busy(other) = joined {
             // Runs of one peer at a time: those before are sent now if there is capacity.

@@ -23,21 +23,21 @@ use crate::wire::message::RegionAddr;
 
 pub use table::RegionTable;
 
-/// Bits of a slot that hold the region's index in the table. The others hold part of its stamp: a
-/// released region's slot is not used again until 4096 others were registered.
+/// Bits of a region's id that hold its index in the table. The others hold part of its stamp: a
+/// released region's id is not used again until 4096 others were registered.
 const INDEX_BITS: u32 = 20;
 
 /// Maximum number of regions at a time.
 const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 #[inline(always)]
-fn slot_of(index: u32, stamp: u64) -> u32 {
+fn id_of(index: u32, stamp: u64) -> u32 {
     index | (stamp as u32) << INDEX_BITS
 }
 
 #[inline(always)]
-fn index_of(slot: u32) -> usize {
-    slot as usize & (MAX_REGIONS - 1)
+fn index_of(id: u32) -> usize {
+    id as usize & (MAX_REGIONS - 1)
 }
 
 /// Locks state that a panic cannot leave inconsistent: each change of it is one assignment.
@@ -69,8 +69,8 @@ impl Region {
         Range { base: self.base, len: self.len }.has(addr, len)
     }
 
-    pub(crate) fn slot(&self) -> u32 {
-        slot_of(self.index, self.stamp)
+    pub(crate) fn id(&self) -> u32 {
+        id_of(self.index, self.stamp)
     }
 
     pub(crate) fn desc(&self, kind: LaneKind, rail: RailId) -> Desc {
@@ -175,8 +175,8 @@ impl Range {
 /// A region that peers may write to and the CPU reaches.
 #[derive(Clone, Copy, Debug)]
 struct DirectTarget {
-    /// Its slot; at an unused index, a slot of another index.
-    slot: u32,
+    /// Its id; at an unused index, an id of another index.
+    id: u32,
     base: usize,
     len: u64,
 }
@@ -340,10 +340,10 @@ impl LaneRegions {
         &self.directory
     }
 
-    /// Returns true if the index of a slot was ever used; PEs of the job know no other slots.
-    pub(crate) fn was_registered(&mut self, slot: u32) -> bool {
+    /// Returns true if the index of an id was ever used; PEs of the job know no other ids.
+    pub(crate) fn was_registered(&mut self, id: u32) -> bool {
         self.sync();
-        index_of(slot) < self.by_index.len()
+        index_of(id) < self.by_index.len()
     }
 
     pub(crate) fn locate(
@@ -352,8 +352,8 @@ impl LaneRegions {
         len: usize,
     ) -> Result<Location, HandleError> {
         self.sync();
-        let region = match self.by_index.get(index_of(named.slot)) {
-            Some(Some(region)) if region.remote && region.slot() == named.slot => region,
+        let region = match self.by_index.get(index_of(named.region)) {
+            Some(Some(region)) if region.remote && region.id() == named.region => region,
             _ => return Err(HandleError::Stale),
         };
         let offset = usize::try_from(named.offset).unwrap_or(usize::MAX);
@@ -379,9 +379,9 @@ impl LaneRegions {
     /// the last [`LaneRegions::sync`].
     #[inline(always)]
     pub(crate) fn target(&self, named: RegionAddr, len: usize) -> Option<usize> {
-        let target = self.targets.get(index_of(named.slot))?;
+        let target = self.targets.get(index_of(named.region))?;
         let end = named.offset.checked_add(len as u64)?;
-        if target.slot != named.slot || end > target.len {
+        if target.id != named.region || end > target.len {
             return None;
         }
         Some(target.base + named.offset as usize)
@@ -415,9 +415,8 @@ impl LaneRegions {
         targets.extend((0..).zip(&self.by_index).map(|(at, region)| {
             let is_target =
                 |r: &&Region| r.remote && self.reach_inside(r, r.base, r.len) == Reach::Direct;
-            let none = DirectTarget { slot: !at, base: 0, len: 0 };
-            let target =
-                |r: &Region| DirectTarget { slot: r.slot(), base: r.base, len: r.len as u64 };
+            let none = DirectTarget { id: !at, base: 0, len: 0 };
+            let target = |r: &Region| DirectTarget { id: r.id(), base: r.base, len: r.len as u64 };
             region.as_deref().filter(is_target).map_or(none, target)
         }));
         self.targets = targets;

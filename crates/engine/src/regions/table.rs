@@ -156,7 +156,7 @@ impl<M: MemoryPort> RegionTable<M> {
             owner: self.me,
             base: addr as u64,
             len: len as u64,
-            slot: region.slot(),
+            region: region.id(),
             stamp,
             addressing,
             direct: reach == Reach::Direct,
@@ -174,7 +174,7 @@ impl<M: MemoryPort> RegionTable<M> {
     /// which stays registered until a later call succeeds.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
-        let (index, stamp) = (index_of(view.slot()), view.stamp());
+        let (index, stamp) = (index_of(view.region()), view.stamp());
         let mut registrations = lock(&self.registrations);
         let entry = registrations.entries.get_mut(index).ok_or(HandleError::Stale)?;
         let Some(mut registration) = entry.take_if(|registration| registration.stamp == stamp)

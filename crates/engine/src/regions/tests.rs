@@ -45,8 +45,8 @@ impl MemoryPort for Memory {
     }
 }
 
-fn slot(handle: &HandleBytes) -> u32 {
-    HandleView::check(handle).unwrap().slot()
+fn id(handle: &HandleBytes) -> u32 {
+    HandleView::check(handle).unwrap().region()
 }
 
 fn lane(table: &RegionTable<Memory>) -> LaneRegions {
@@ -71,7 +71,7 @@ fn peers_stay_inside_remote_regions() {
     ] {
         let table = Memory::table();
         *lock(&table.memory().reach) = reach;
-        let slot = slot(&table.register(BASE, LEN, access).unwrap());
+        let id = id(&table.register(BASE, LEN, access).unwrap());
         let mut lane = lane(&table);
         for (offset, len, fits) in [
             (0, LEN, true),
@@ -82,15 +82,15 @@ fn peers_stay_inside_remote_regions() {
             (LEN + 1, 0, false),
             (0, LEN + 1, false),
         ] {
-            let spot = RegionAddr { slot, offset: offset as u64 };
+            let spot = RegionAddr { region: id, offset: offset as u64 };
             let at = (fits && access.is_remote()).then_some(BASE + offset);
             let target = at.filter(|_| reach == Reach::Direct);
             assert_eq!(lane.target(spot, len), target, "{offset} {len}");
             assert_eq!(lane.locate(spot, len).ok().map(|place| place.addr), at);
         }
         // Neither the place beside it, nor a region that had its place before.
-        for slot in [slot + 1, slot ^ 1 << INDEX_BITS, slot ^ 1 << 31] {
-            let spot = RegionAddr { slot, offset: 0 };
+        for id in [id + 1, id ^ 1 << INDEX_BITS, id ^ 1 << 31] {
+            let spot = RegionAddr { region: id, offset: 0 };
             assert!(lane.locate(spot, 0).is_err() && lane.target(spot, 0).is_none());
         }
     }
@@ -117,12 +117,12 @@ fn unclosed_memory_is_kept() {
         let why = table.release(&handle).unwrap_err();
         assert!(matches!(why, EngineError::Unclosed { addr: BASE, len: LEN, .. }), "{why}");
         assert_eq!(table.len(), 1);
-        let spot = RegionAddr { slot: slot(&handle), offset: 0 };
+        let spot = RegionAddr { region: id(&handle), offset: 0 };
         assert!(lane(&table).locate(spot, 8).is_err(), "messages name it no more");
     }
     // Nor is its place another's meanwhile.
     let other = table.register(BASE, LEN, Access::Local).unwrap();
-    assert_ne!(index_of(slot(&other)), index_of(slot(&handle)));
+    assert_ne!(index_of(id(&other)), index_of(id(&handle)));
     table.memory().closes.store(true, Ordering::Relaxed);
     assert_eq!(table.release(&handle), Ok(()));
     assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
@@ -181,11 +181,11 @@ fn overlapping_regions_of_all_kinds() {
             regions.reverse();
         }
         let table = Memory::table();
-        let mut slots = Vec::new();
+        let mut ids = Vec::new();
         for (base, len, reach) in &regions {
             *lock(&table.memory().reach) = *reach;
             let handle = table.register(BASE + base, *len, Access::LocalAndRemote).unwrap();
-            slots.push(slot(&handle));
+            ids.push(id(&handle));
         }
         let (mut with_descs, mut without) = (lane(&table), lane(&table));
         for (at, len) in (16..240).step_by(16).flat_map(|at| [1, 16, 40, 128].map(|len| (at, len)))
@@ -193,10 +193,10 @@ fn overlapping_regions_of_all_kinds() {
             check(&mut with_descs, true, &regions, at, len);
             check(&mut without, false, &regions, at, len);
         }
-        // By the slot in a message of a peer, whichever of the regions that names.
-        for (&(base, size, reach), slot) in regions.iter().zip(slots) {
+        // By the id in a message of a peer, whichever of the regions that names.
+        for (&(base, size, reach), id) in regions.iter().zip(ids) {
             for (offset, len) in [(0, 8), (size - 8, 8), (0, size)] {
-                let spot = RegionAddr { slot, offset: offset as u64 };
+                let spot = RegionAddr { region: id, offset: offset as u64 };
                 let (at, addr) = (base + offset, BASE + base + offset);
                 let touches = |of: usize, to: usize| {
                     let overlaps = |(base, size, _): &&Kinded| *base < to && of < base + size;

@@ -82,7 +82,7 @@ impl Staging {
             let counts = self.begin_transfer(core, pe, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
-                let from = RegionAddr { slot: remote.slot(), offset: offset + op.sent as u64 };
+                let from = RegionAddr { region: remote.region(), offset: offset + op.sent as u64 };
                 let get = StagedGet { pe, memory, len, from, counts, request: None, is_direct };
                 Token::Get(self.gets.add(get))
             } else {

@@ -412,7 +412,7 @@ impl Staging {
     ) -> Result<(), PortError> {
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (len, to) = (receive.len, receive.to);
-        let nowhere = RegionAddr { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { region: 0, offset: 0 };
         let mut records = std::mem::take(&mut receive.records);
         records.clear();
         let read = match to {

@@ -102,7 +102,7 @@ fn padded_len(record: &Record) -> usize {
 }
 
 pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
-    fits_with(&[], Some(&Record::put(0, len, RegionAddr { slot: 0, offset: 0 })), max_bytes)
+    fits_with(&[], Some(&Record::put(0, len, RegionAddr { region: 0, offset: 0 })), max_bytes)
 }
 
 /// Sorts each section by destination, signals alone last, and assigns the puts their offsets in the
@@ -120,7 +120,7 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
         begin = range.end;
         let section = &mut records[range];
         let is_ordered = section[0].is_ordered;
-        section.sort_unstable_by_key(|r| (r.len == 0, r.to.slot, r.to.offset, r.offset));
+        section.sort_unstable_by_key(|r| (r.len == 0, r.to.region, r.to.offset, r.offset));
         // The flag marks the first of a section, whichever record that is now.
         section.iter_mut().for_each(|record| record.is_ordered = false);
         section[0].is_ordered = is_ordered;
@@ -132,7 +132,7 @@ pub(super) fn arrange(records: &mut [Record]) -> usize {
         // A put that continues its neighbour at the peer does so here too: one copy for both.
         let follows = before.is_some_and(|before| {
             let next = before.to.offset + before.len as u64;
-            (before.to.slot, next) == (record.to.slot, record.to.offset)
+            (before.to.region, next) == (record.to.region, record.to.offset)
         });
         record.offset = if follows { end } else { end.next_multiple_of(ALIGN) };
         end = record.offset + record.len;
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     fn to(offset: u64) -> RegionAddr {
-        RegionAddr { slot: 1, offset }
+        RegionAddr { region: 1, offset }
     }
 
     #[test]

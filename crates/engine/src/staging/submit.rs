@@ -90,7 +90,7 @@ impl Staging {
             OpKind::PutSignal(word, SignalProtocol::Undecided) => Some(word),
             _ => None,
         };
-        let to = RegionAddr { slot: remote.slot(), offset };
+        let to = RegionAddr { region: remote.region(), offset };
         if by_peer && op.len <= MAX_PAYLOAD && word.is_none() && op.sent == 0 {
             return self.submit_inline(core, pe, op, request, to);
         }
@@ -344,7 +344,7 @@ impl Staging {
         if self.peers.get(pe.index()).is_none_or(|peer| peer.joinable.is_none()) {
             return false;
         }
-        let nowhere = RegionAddr { slot: 0, offset: 0 };
+        let nowhere = RegionAddr { region: 0, offset: 0 };
         let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
         self.join(core, pe, op, record, true)
     }

@@ -30,7 +30,7 @@ pub(super) struct ValueRuns {
 
 impl Default for ValueRuns {
     fn default() -> Self {
-        let end = RegionAddr { slot: 0, offset: 0 };
+        let end = RegionAddr { region: 0, offset: 0 };
         Self { pe: Pe(0), end, bytes: VecDeque::new() }
     }
 }

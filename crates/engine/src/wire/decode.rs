@@ -37,7 +37,9 @@ impl<'a> CommonMessage<'a> {
             return None;
         }
         let (to, payload) = match head.kind_and_code as u8 {
-            WORD_HEAD if bytes.len() == WORD => (RegionAddr { slot: 0, offset: 0 }, &bytes[WORD..]),
+            WORD_HEAD if bytes.len() == WORD => {
+                (RegionAddr { region: 0, offset: 0 }, &bytes[WORD..])
+            }
             PUT_SIGNAL if bytes.len() >= PUT_SIGNAL_HEAD => {
                 let named = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
@@ -45,12 +47,12 @@ impl<'a> CommonMessage<'a> {
                 if payload.len() as u64 != named >> 32 {
                     return None;
                 }
-                (RegionAddr { slot: named as u32, offset: get64(bytes, 40) }, payload)
+                (RegionAddr { region: named as u32, offset: get64(bytes, 40) }, payload)
             }
             _ => return None,
         };
         let atomic = plain_of(head.code(), get64(bytes, 24))?;
-        Some(Self { addr: RegionAddr { slot: word, offset }, atomic, to, payload })
+        Some(Self { addr: RegionAddr { region: word, offset }, atomic, to, payload })
     }
 }
 
@@ -88,7 +90,7 @@ impl<'a> Message<'a> {
             let atomic = op.and_then(|op| from_parts(op, code, get64(bytes, 24)));
             let atomic = atomic.filter(|atomic| atomic.op.fetches() == fetches);
             let atomic = atomic.ok_or(WireError::Operation { kind, code })?;
-            Ok((RegionAddr { slot: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
+            Ok((RegionAddr { region: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
         };
         let body = match kind {
             KIND_ACK => {
@@ -132,13 +134,13 @@ impl<'a> Message<'a> {
                     return Err(wrong);
                 }
                 let named = get64(bytes, 32);
-                let (slot, size) = (named as u32, (named >> 32) as usize);
+                let (region, size) = (named as u32, (named >> 32) as usize);
                 if size > eager_in(MAX_LONG_MESSAGE) {
                     return Err(wrong);
                 }
                 exactly(PUT_SIGNAL_HEAD + size)?;
                 let (addr, atomic) = atomic(false)?;
-                let to = RegionAddr { slot, offset: get64(bytes, 40) };
+                let to = RegionAddr { region, offset: get64(bytes, 40) };
                 Body::PutSignal { addr, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
             }
             KIND_COUNTED_SIGNAL => {
@@ -231,7 +233,7 @@ mod tests {
             }
             let kind_and_code = u16::from(VERSION | kind << 4) | u16::from(code) << 8;
             let head = Head { kind_and_code, from: Pe(0), seq: 7, ack: 3, word };
-            let nowhere = RegionAddr { slot: 0, offset: 0 };
+            let nowhere = RegionAddr { region: 0, offset: 0 };
             let read = match Message::decode(head, word, &bytes) {
                 Ok(Message { mark: 0, body: Body::Word { addr, atomic } }) => {
                     Some((addr, atomic, nowhere, &[][..]))

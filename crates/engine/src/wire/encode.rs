@@ -62,7 +62,7 @@ impl Frame {
         with_data: bool,
     ) {
         let kind = if with_data { KIND_PUT_SIGNAL } else { KIND_WORD };
-        self.head(from, n, kind, code_of(atomic), addr.slot);
+        self.head(from, n, kind, code_of(atomic), addr.region);
         self.word(addr, atomic, n.mark);
         if !with_data {
             self.len = WORD;
@@ -72,7 +72,7 @@ impl Frame {
     /// Writes the destination of a payload; returns the space for it, cut at [`MAX_EAGER`].
     #[inline(always)]
     pub(crate) fn data(&mut self, to: RegionAddr, len: usize) -> &mut [u8] {
-        self.put(32, u64::from(to.slot) | (len as u64) << 32);
+        self.put(32, u64::from(to.region) | (len as u64) << 32);
         self.put(40, to.offset);
         let end = PUT_SIGNAL_HEAD + len.min(MAX_EAGER);
         self.len = end;
@@ -117,7 +117,7 @@ impl Frame {
                 self.word(addr, &atomic, n.mark);
                 self.put(32, atomic.compare);
                 self.put(40, reply_slot.into());
-                (code, word) = (code_of(&atomic), addr.slot);
+                (code, word) = (code_of(&atomic), addr.region);
                 (KIND_FETCH, FETCH)
             }
             Body::Reply { reply_slot, low, value } => {
@@ -136,7 +136,7 @@ impl Frame {
             Body::CountedSignal { addr, atomic, tag, segments } => {
                 self.word(addr, &atomic, n.mark);
                 self.put(32, u64::from(segments) | u64::from(tag.0) << 32);
-                (code, word) = (code_of(&atomic), addr.slot);
+                (code, word) = (code_of(&atomic), addr.region);
                 (KIND_COUNTED_SIGNAL, COUNTED_SIGNAL)
             }
             Body::Refusal { low, why } => {

@@ -16,7 +16,7 @@
 //! | 9..16 | more magic |
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
-//! | 32..36 | the owner's slot: 20 bits of table index, 12 of the stamp |
+//! | 32..36 | the region's id: 20 bits of table index, 12 of the stamp |
 //! | 36..40 | zero |
 //! | 40..48 | the region's stamp, by which an outlived handle is recognised |
 //! | 48..56 | address of the first byte on the fabric: its virtual address, or 0 |
@@ -142,8 +142,8 @@ pub struct Handle {
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The owner's slot.
-    pub slot: u32,
+    /// The owner's id of the region.
+    pub region: u32,
     /// The region's stamp.
     pub stamp: u64,
     /// Addressing of the region by peers.
@@ -173,7 +173,7 @@ impl Handle {
         bytes[9..16].copy_from_slice(&MORE_MAGIC);
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.region.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.stamp.to_le_bytes());
         let first = if self.addressing == Addressing::Virtual { self.base } else { 0 };
         bytes[48..56].copy_from_slice(&first.to_le_bytes());
@@ -198,7 +198,7 @@ impl Handle {
             owner: view.owner(),
             base: view.base(),
             len: view.len(),
-            slot: view.slot(),
+            region: view.region(),
             stamp: view.stamp(),
             addressing: view.addressing(),
             staged: view.is_staged().then(|| view.bounce_len() as u64),
@@ -323,7 +323,7 @@ impl<'a> HandleView<'a> {
     /// Returns the address for messages of `len` bytes at `addr`, if all are inside.
     #[inline(always)]
     pub(crate) fn region_addr(&self, addr: u64, len: u64) -> Option<RegionAddr> {
-        self.offset_of(addr, len).map(|offset| RegionAddr { slot: self.slot(), offset })
+        self.offset_of(addr, len).map(|offset| RegionAddr { region: self.region(), offset })
     }
 
     #[cold]
@@ -422,7 +422,7 @@ impl<'a> HandleView<'a> {
     }
 
     #[inline]
-    pub(crate) fn slot(&self) -> u32 {
+    pub(crate) fn region(&self) -> u32 {
         word32(self.bytes, 32)
     }
 

@@ -10,7 +10,7 @@
 //! | 2..4 | sender's PE |
 //! | 4..8 | low half of the message's number; where it has none, of the sender's next number |
 //! | 8..12 | low half of the first number of the reverse direction that the sender has not executed |
-//! | 12..16 | receiver's slot of the word's region, or as in the table below; masked with the number's high half |
+//! | 12..16 | receiver's id of the word's region, or as in the table below; masked with the number's high half |
 //!
 //! | kind | length | content |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 //! | atomic | 32 | 16..24 offset, 24..32 operand |
 //! | fetch | 48 | as atomic; 32..40 comparand, 40 reply slot, 41..48 zero |
 //! | reply | 32 | 12..16 reply slot; 16..24 the word before; 24..28 low half of the fetch's number; 28..32 zero |
-//! | put with signal | 48 + payload | as atomic; 32..36 slot, 36..40 length and 40..48 offset of the payload |
+//! | put with signal | 48 + payload | as atomic; 32..36 region, 36..40 length and 40..48 offset of the payload |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //! | refusal | 24 + text | 12..16 zero; 16..20 low half of the refused number; 20..24 zero; UTF-8 |
 //!
@@ -125,8 +125,8 @@ impl Seq {
 /// Address of a word or a payload at the receiver: a region and an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionAddr {
-    /// The receiver's slot of the region.
-    pub slot: u32,
+    /// The receiver's id of the region.
+    pub region: u32,
     /// Offset of the first byte in the region, below 2^48.
     pub offset: u64,
 }
@@ -269,15 +269,15 @@ impl Body<'_> {
         !matches!(self, Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. })
     }
 
-    /// Returns the receiver's slot in the head's word, if it has one.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    /// Returns the region in the head's word, if it has one.
+    pub(crate) fn region(&self) -> Option<u32> {
         match self {
-            Body::Word { addr, .. } | Body::Fetch { addr, .. } => Some(addr.slot),
-            Body::PutSignal { addr, .. } | Body::CountedSignal { addr, .. } => Some(addr.slot),
+            Body::Word { addr, .. } | Body::Fetch { addr, .. } => Some(addr.region),
+            Body::PutSignal { addr, .. } | Body::CountedSignal { addr, .. } => Some(addr.region),
             Body::InlinePut { to: addr, .. } | Body::GetRequest { from: addr, .. } => {
-                Some(addr.slot)
+                Some(addr.region)
             }
-            Body::Pull(Pull { target: PullTarget::One(record), .. }) => Some(record.to.slot),
+            Body::Pull(Pull { target: PullTarget::One(record), .. }) => Some(record.to.region),
             Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => None,
             Body::Pull(_) | Body::GetReply { .. } => None,
         }

@@ -2,13 +2,13 @@
 //!
 //! | kind | length | content |
 //! |---|---|---|
-//! | inline put | 24 + payload | 12..16 slot; 16..24 offset and mark; 24.. payload |
-//! | get request | 32 | 12..16 slot; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
-//! | pull | 88 + 8 a key + bytes | 12..16 slot of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
+//! | inline put | 24 + payload | 12..16 region; 16..24 offset and mark; 24.. payload |
+//! | get request | 32 | 12..16 region; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
+//! | pull | 88 + 8 a key + bytes | 12..16 region of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
-//! A record has 48 bytes: 0..4 slot, 4..8 length, 8..16 offset, 16..20 its place after the first
-//! byte; of its signal 20..24 slot, 24 operation or 0, 32..40 offset and 40..48 operand; 25 whether
+//! A record has 48 bytes: 0..4 region, 4..8 length, 8..16 offset, 16..20 its place after the first
+//! byte; of its signal 20..24 region, 24 operation or 0, 32..40 offset, 40..48 operand; 25 whether
 //! it is ordered; others zero. A signal alone has length 0. The record of one put is in the
 //! message, without destination; several are at the start of the bytes that are read. In place of a
 //! record, a get has the low half of the request's number in 40..44 and zeros.
@@ -112,7 +112,7 @@ impl WireRecord {
         let mut put = |offset: usize, word: u64| {
             bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes())
         };
-        put(0, pair(self.to.slot, self.len));
+        put(0, pair(self.to.region, self.len));
         put(8, self.to.offset);
         let is_ordered = u64::from(self.is_ordered) << 8;
         match self.signal {
@@ -121,7 +121,7 @@ impl WireRecord {
                 put(24, is_ordered);
             }
             Some((addr, atomic)) => {
-                put(16, pair(self.offset, addr.slot));
+                put(16, pair(self.offset, addr.region));
                 put(24, is_ordered | u64::from(code_of(&atomic)));
                 put(32, addr.offset);
                 put(40, atomic.operand);
@@ -132,15 +132,15 @@ impl WireRecord {
 
     /// Decodes [`RECORD`] bytes. None for a wrong signal, or if unused bytes are not zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let ((slot, len), (offset, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
+        let ((region, len), (offset, word)) = (halves(get64(bytes, 0)), halves(get64(bytes, 16)));
         let signal = match bytes[24] {
             0 => None,
             code => {
                 let atomic = plain_of(code, get64(bytes, 40))?;
-                Some((RegionAddr { slot: word, offset: get64(bytes, 32) }, atomic))
+                Some((RegionAddr { region: word, offset: get64(bytes, 32) }, atomic))
             }
         };
-        let to = RegionAddr { slot, offset: get64(bytes, 8) };
+        let to = RegionAddr { region, offset: get64(bytes, 8) };
         let record = Self { to, len, offset, signal, is_ordered: bytes[25] != 0 };
         // Encoded again, all unused bytes are zero: one comparison checks them.
         (record.encode() == *bytes).then_some(record)
@@ -155,12 +155,12 @@ impl Frame {
         Some(match *body {
             Body::InlinePut { to, payload } => {
                 self.put(16, to.offset | mark);
-                (KIND_INLINE_PUT, to.slot, self.payload(payload))
+                (KIND_INLINE_PUT, to.region, self.payload(payload))
             }
             Body::GetRequest { from, len, get } => {
                 self.put(16, from.offset | mark);
                 self.put(24, pair(len, get));
-                (KIND_GET_REQUEST, from.slot, GET_REQUEST)
+                (KIND_GET_REQUEST, from.region, GET_REQUEST)
             }
             Body::GetReply { get, payload } => {
                 self.put(16, u64::from(get.low) | mark);
@@ -172,8 +172,8 @@ impl Frame {
                     PullTarget::One(record) => {
                         offset = record.to.offset;
                         // The destination is in the head and the offset, as in other messages.
-                        let to = RegionAddr { slot: 0, offset: 0 };
-                        (record.to.slot, 1, WireRecord { to, ..record }.encode())
+                        let to = RegionAddr { region: 0, offset: 0 };
+                        (record.to.region, 1, WireRecord { to, ..record }.encode())
                     }
                     PullTarget::List(count) => (0, count, [0; RECORD]),
                     PullTarget::Get(GetId { number, low }) => {
@@ -219,7 +219,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
     match kind {
         KIND_INLINE_PUT => {
             let payload = payload()?;
-            Ok(Body::InlinePut { to: RegionAddr { slot: word, offset: offset() }, payload })
+            Ok(Body::InlinePut { to: RegionAddr { region: word, offset: offset() }, payload })
         }
         KIND_GET_REQUEST => {
             if bytes.len() != GET_REQUEST {
@@ -229,7 +229,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             if len == 0 {
                 return Err(wrong);
             }
-            Ok(Body::GetRequest { from: RegionAddr { slot: word, offset: offset() }, len, get })
+            Ok(Body::GetRequest { from: RegionAddr { region: word, offset: offset() }, len, get })
         }
         KIND_GET_REPLY => {
             let payload = payload()?;
@@ -265,11 +265,11 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
                     let read = WireRecord::decode(record).ok_or(reserved)?;
                     // A single record is the whole of the bytes, and nothing precedes it.
                     let is_whole = (read.len, read.offset, read.is_ordered) == (len, 0, false);
-                    let is_placed = read.to != (RegionAddr { slot: 0, offset: 0 });
+                    let is_placed = read.to != (RegionAddr { region: 0, offset: 0 });
                     if !is_whole || is_placed || read.encode()[..] != *record {
                         return Err(reserved);
                     }
-                    let to = RegionAddr { slot: word, offset: offset() };
+                    let to = RegionAddr { region: word, offset: offset() };
                     PullTarget::One(WireRecord { to, ..read })
                 }
                 count if word == 0 && is_zero(record) => PullTarget::List(count),

@@ -5,7 +5,7 @@ fn sample() -> Handle {
         owner: Pe(3),
         base: 0x7f00_0000_1000,
         len: 0x2000,
-        slot: 7,
+        region: 7,
         stamp: 9,
         staged: None,
         direct: true,
@@ -58,7 +58,7 @@ fn handles_of_one_identity_are_alike() {
         Handle { keys: vec![], staged: Some(4096), ..sample() },
         Handle { keys: vec![], ..sample() },
     ];
-    let like = Handle { base: 8, len: 1, slot: 3, stamp: 1, direct: false, ..sample() };
+    let like = Handle { base: 8, len: 1, region: 3, stamp: 1, direct: false, ..sample() };
     assert!(HandleView::keyed(&like.encode(), learned).is_some());
     let none = HandlePrefix::unseen(sample().owner);
     for (at, other) in others.iter().enumerate() {
@@ -88,7 +88,7 @@ fn addresses_lie_inside() {
                 assert_eq!(view.locate(base + offset, len), Ok(offset));
                 assert_eq!(
                     view.region_addr(base + offset, len),
-                    Some(RegionAddr { slot: 7, offset })
+                    Some(RegionAddr { region: 7, offset })
                 );
                 assert_eq!(view.target(base + offset, len), Some(first + offset));
             }
