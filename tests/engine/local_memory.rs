@@ -66,7 +66,7 @@ fn released_region_is_not_used_again() {
         // Where nothing needs to be registered, nothing needs to be looked up.
         assert_eq!(takes(&mut job, Direction::Write, scratch + 8), !needs_desc);
         let new = job.members[0].regions.register(scratch, 64, Access::Local).unwrap();
-        assert!(job.members[0].regions.release(&old).is_err(), "its id is another's");
+        assert!(job.members[0].regions.release(&old).is_err(), "its index is another's");
         assert!(takes(&mut job, Direction::Write, scratch + 8), "with its new descriptor");
         assert_eq!(takes(&mut job, Direction::Write, scratch + 57), !needs_desc, "7 bytes of it");
         assert!(takes(&mut job, Direction::Write, scratch + 56), "the last ones");
