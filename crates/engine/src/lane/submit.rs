@@ -271,10 +271,6 @@ impl<P: Port> Lane<P> {
             };
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
-            if self.core.failures.first().is_some() {
-                // After a failure the awaited completion may never come.
-                break waits;
-            }
             let peer = self.core.peers.get_mut(pe);
             if peer.stalled_at == Some(ended) || now.saturating_sub(start) >= MAX_SUBMIT_WAIT {
                 // Until some work of the peer ends, its next submitters do not wait again.
