@@ -51,7 +51,6 @@ pub(crate) fn random_words(random: &mut Random) -> u32 {
     [0, random.below(1 << 8) as u32][random.below(2)]
 }
 
-/// Spreads that cut operations of a few hundred bytes, and others.
 fn random_spread(random: &mut Random) -> Spread {
     let from = [9, 64, 200][random.below(3)];
     match random.below(4) {

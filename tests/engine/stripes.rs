@@ -83,7 +83,6 @@ fn long_operations_use_bulk_connections() {
             assert_eq!(segments > 1, is_cut, "{case}: {segments} segments");
         }
     }
-    // Fragments of staged memory, too.
     let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
     for (len, moved) in [(1023, 0), (1024, 1024), (4096, 4096)] {
         let mut job = Job::with(Shape { staged: 0b10, bulk: 2, spread, ..PLAIN });

@@ -270,7 +270,6 @@ fn messages_are_as_long_as_said() {
     assert!(decode(8, 0, 0, &[0; 24]).is_err() && decode(11, 0, 0, &[0; 24]).is_err());
 }
 
-/// Messages of each length that the seal distinguishes, and a mask.
 #[test]
 fn seals_of_a_job_stay() {
     let sender = seal(*b"0123456789abcdef", 3);

@@ -79,7 +79,6 @@ fn rail_failure_concerns_its_peers() {
         job.quiet(0, 2).unwrap();
         assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
 
-        // And those whose messages are not acknowledged.
         let mut job = Job::with(Shape { n_pes: 3, ..PLAIN });
         [1, 2].into_iter().for_each(|pe| job.inc(0, pe, 0));
         fail(&job.fabric, Pe(0), RailId(1));

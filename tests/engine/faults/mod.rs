@@ -38,7 +38,6 @@ impl Operation {
         Self::Signal,
     ];
 
-    /// Its name in errors.
     fn name(self) -> &'static str {
         match self {
             Self::Put(_) | Self::PutSignal => "put",

@@ -71,7 +71,6 @@ pub(crate) fn draw_shapes(random: &mut Random) -> Vec<Shape> {
     if differ { (0..n).map(of_pe).collect() } else { vec![of_pe(0); n as usize] }
 }
 
-/// What the programs of a seed are run with.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -88,7 +87,6 @@ impl Plan {
         !self.faults.is_empty()
     }
 
-    /// What happens when a PE comes to a step.
     fn befall(&self, me: u32, step: usize, fabric: &FakeFabric) {
         let due = self.faults.iter().filter(|(who, at, ..)| (*who, *at) == (me, step));
         due.for_each(|(.., fault, begins)| fault.set(fabric, *begins));

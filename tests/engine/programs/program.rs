@@ -119,7 +119,6 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Draws where bytes are put from, and says which.
     fn source(&mut self, len: usize) -> (usize, Vec<u8>) {
         // Across the borders between the sources, too.
         let from = self.random.below(SOURCES) * APART + self.random.below(3) * 500;
@@ -200,7 +199,6 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Notices when a quiet has no end.
     fn wait(&mut self) -> Outcome {
         while self.plan.has_faults() && !self.member.lane.is_quiet(self.pe())? {
             let _ = self.member.lane.progress();

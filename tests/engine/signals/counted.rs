@@ -31,7 +31,6 @@ fn full_window_opens_again() {
                 }
                 return member.lane.quiet(Pe(1)).unwrap();
             }
-            // As much as the window lets pass.
             while word(8192) < WINDOW - u64::from(counted) {
                 member.lane.progress().unwrap();
                 watched.step();

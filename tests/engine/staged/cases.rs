@@ -47,6 +47,21 @@ fn failed_copy_names_its_peer() {
     }
 }
 
+/// Messages that leave before the refusal do not acknowledge the message whose write was lost.
+#[test]
+fn lost_writes_are_not_acknowledged() {
+    let mut job = Job::with(Shape { staged: 0b0100, rails: 1, ..PLAIN });
+    job.inc(0, 1, 0);
+    job.until_quiet(0, 1);
+    job.inc(0, 1, 0);
+    job.fabric.world().fail_settling = true;
+    job.fabric.refuse(Pe(0), true);
+    job.iterate_some(&[1], 100);
+    job.fabric.refuse(Pe(0), false);
+    job.inc(1, 0, 0);
+    assert!(job.settle(&[0, 1], (0, 1), 0).is_err(), "the write was lost");
+}
+
 /// Asks, puts out of bounce buffers and reads into them, of which the first part fails.
 #[test]
 fn nothing_leaves_behind_failed_part() {

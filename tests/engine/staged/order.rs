@@ -85,7 +85,6 @@ fn ordered_operations_leave_without_answer() {
             };
             let events = job.fabric.events();
             assert_eq!(events.iter().filter(there).count(), effects, "{what}, {rails} rail(s)");
-            // And PE 0 hears of it.
             for _ in 0..3 {
                 let _ = job.is_quiet(0, 1);
                 iterate(&mut job, 0);
