@@ -45,7 +45,7 @@ stage: build
 
 # The same where a source is newer, and not else: between the plugin alone and the tool, cargo
 # builds the plugin's crate anew each time.
-$(STAGE)/bin/nvshmem-libfabric: Cargo.toml Cargo.lock build.rs $(shell find src crates tools/nvshmem-libfabric -name '*.rs' -o -name '*.toml')
+$(STAGE)/bin/nvshmem-libfabric: Cargo.toml Cargo.lock build.rs $(shell find src crates tools/nvshmem-libfabric tools/simulator -name '*.rs' -o -name '*.toml' -o -name '*.json')
 	$(MAKE) --no-print-directory stage
 
 install: stage ## Install in PREFIX (/usr/local): the tool, its manual and completions, plugins, and the device channel for C, pkg-config and CMake

@@ -594,8 +594,8 @@ typedef struct nvt_transport_7 {
 } nvt_transport_7;
 
 /* ------------------------------------------------------------------------------------------------
- * What any compiler that reads this must agree with. nvshmem-abi's build script checks every other
- * field.
+ * What any compiler that reads this must agree with. nvshmem-abi's build script checks the
+ * fields that its layouts.json lists.
  */
 #ifdef __cplusplus
 #define NVT_STATIC_ASSERT(cond, text) static_assert(cond, text)

@@ -66,7 +66,7 @@ macro_rules! facts {
             $($(#[$doc])* pub(crate) $fact: Fact<$type>,)*
         }
 
-        /// Values that are right for any provider. It has no name, and is never tried.
+        /// Values that rely on nothing a provider need not do. It has no name, and is never tried.
         pub(super) const CAUTIOUS: Profile = Profile {
             name: "",
             $($fact: Fact { value: $cautious, why: $why, source: Source::NotExamined },)*

@@ -277,7 +277,7 @@ pub(super) const SOFTWARE: Profile = Profile {
     immediate_data: Fact::seen(
         true,
         "the data was seen to be there before what is told of it",
-        "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
+        "tests/plugin (counted signals), libfabric 1.17 and 2.5.1",
     ),
     random_keys: Fact::seen(
         true,

@@ -20,7 +20,7 @@ const SOCKETS: Profile = Profile {
     outlives_receives: Fact::seen(
         true,
         "what is too long or breaks off ends its own connection at most, and receives are of all connections",
-        "tests/plugin/strangers.rs, libfabric 1.17 and 2.5.1; 2.5.1: xnet_ep_flush_all_queues, rxm_handle_comp_error",
+        "tests/plugin/strangers, libfabric 1.17 and 2.5.1; 2.5.1: xnet_ep_flush_all_queues, rxm_handle_comp_error",
     ),
     longest_message: Fact::seen(
         MAX_LONG_MESSAGE,

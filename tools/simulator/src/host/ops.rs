@@ -35,7 +35,7 @@ pub(crate) enum Thread {
 pub struct Amo {
     /// Which: `NVT_AMO_*` of [`nvshmem_abi::c`].
     pub op: i32,
-    /// Width in bytes: 4 or 8.
+    /// Width in bytes: 2, 4 or 8.
     pub bytes: i32,
     /// Operand, zero-extended; IEEE bits when `is_float`.
     pub value: u64,

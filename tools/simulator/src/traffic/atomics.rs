@@ -1,5 +1,5 @@
-//! Atomics under contention of all PEs, the target itself among them: exact for every operation,
-//! width and kind of number.
+//! Atomics under contention of all PEs, the target itself among them: exact for each operation that
+//! is listed below, with its widths and kinds of numbers.
 
 use crate::{Amo, BoxError, Host, Job, SymAddr};
 use nvshmem_abi::{Major, c};

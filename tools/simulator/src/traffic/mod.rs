@@ -19,7 +19,7 @@ use crate::pe::job::Job;
 /// | `order` | what is behind a fence comes after what is before it | `rounds` |
 /// | `storm` | very many small operations at once | `operations` |
 /// | `signals` | puts with signal, small and large | `rounds`; `most`, bytes |
-/// | `atomics` | every atomic, of every width, under contention | |
+/// | `atomics` | atomics of each width under contention | |
 ///
 /// All have the parameter [`RESIDENT`].
 pub const SCENARIOS: [(&str, Scenario); 5] = [
