@@ -186,7 +186,7 @@ pub enum EngineError {
     /// Something did not complete within the deadline.
     #[error(
         "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \
-         ({state}; {writes} writes and {reads} reads of that PE are under way): the peer may be \
+         ({state}; in all {writes} writes to that PE and {reads} reads from it are under way): the peer may be \
          dead or not making progress"
     )]
     Timeout {
@@ -204,7 +204,7 @@ pub enum EngineError {
         seconds: u64,
         /// State of the oldest work.
         state: &'static str,
-        /// Writes to the peer that are not delivered.
+        /// Writes to the peer that are not delivered, and messages that are not acknowledged.
         writes: u32,
         /// Reads from the peer that have not landed.
         reads: u32,

@@ -267,15 +267,18 @@ impl<P: Port> Core<P> {
     /// Returns the oldest work of a peer in flight, or else the first in its queue.
     fn oldest(&self, pe: Pe) -> OldestWork {
         let posted = self.segments.of_peer(pe).map(|(_, segment)| segment);
-        if let Some(first) = posted.min_by_key(|s| s.born) {
+        let posted = posted.min_by_key(|segment| segment.born).map(|first| {
             let (what, len, state) = (first.what(), first.len, "posted");
-            return OldestWork { what, len, rail: first.account.rail(), state, born: first.born };
-        }
+            OldestWork { what, len, rail: first.account.rail(), state, born: first.born }
+        });
         let sent = self.messages.sent().map(|(_, slot)| slot).filter(|s| s.account.pe() == pe);
-        if let Some(first) = sent.min_by_key(|slot| slot.seq) {
+        let sent = sent.min_by_key(|slot| slot.seq).map(|first| {
             let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
             let (what, rail, born) = (first.what(), first.account.rail(), first.born);
-            return OldestWork { what, len, rail, state, born };
+            OldestWork { what, len, rail, state, born }
+        });
+        if let Some(first) = posted.into_iter().chain(sent).min_by_key(|work| work.born) {
+            return first;
         }
         let peer = self.peers.get(pe);
         if peer.gets_requested != peer.gets_answered {
@@ -344,7 +347,7 @@ impl<P: Port> Core<P> {
             if fails {
                 self.fail_peer(pe, failed);
             } else {
-                warn!(target: "TRANSPORT", "{failed}");
+                warn!(target: "TRANSPORT", "{}: {failed}", self.me);
             }
         }
     }

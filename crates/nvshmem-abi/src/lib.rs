@@ -3,8 +3,8 @@
 //!
 //! The source is `include/nvshmem_transport_abi.h`, which also says who writes which field. Every
 //! size, offset and constant that `layouts.json` lists is compared at compile time, and the layouts
-//! by name are made of it too; `docs/adding-an-nvshmem-release.md` says how a release comes in. The names
-//! of the header are in [`c`]; the types have Rust names here.
+//! by name are made of it too; `docs/adding-an-nvshmem-release.md` says how a release comes in. The
+//! names of the header are in [`c`]; the types have Rust names here.
 
 mod layout;
 

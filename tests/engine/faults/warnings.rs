@@ -88,6 +88,20 @@ fn waits_are_logged_periodically() {
     }
 }
 
+/// A put that is posted later does not hide for how long a message has been waited for.
+#[test]
+fn messages_outwait_later_puts() {
+    let mut job = Job::with(PLAIN);
+    job.fabric.stall(Pe(1));
+    job.amo(0, 1, 0, AtomicOp::Add, 1).unwrap();
+    let first = warnings(|| progress_for(&mut job, 15));
+    job.put_value(0, 1, 8, 1).unwrap();
+    let second = warnings(|| progress_for(&mut job, 7));
+    for (lines, seconds) in [(first, " 10 s"), (second, " 20 s")] {
+        assert!(lines[0].contains("atomic") && lines[0].contains(seconds), "{lines:?}");
+    }
+}
+
 #[test]
 fn logged_waits_are_bounded() {
     let mut job = Job::with(Shape { n_pes: 19, rails: 1, depth: 64, ..PLAIN });

@@ -73,20 +73,24 @@ impl Pool {
         let peer = self.peer(pe);
         // A peer without a buffer may have any: its first one makes progress possible.
         let is_allowed = peer.taken == 0 || count < SHARED_FROM || free > (peer.taken / 8).max(1);
-        if free == 0 || !is_allowed {
+        if !is_allowed {
             return None;
         }
-        peer.taken += 1;
-        self.free.pop()
+        let buffer = self.free.pop()?;
+        self.peer(pe).taken += 1;
+        Some(buffer)
     }
 
     /// Takes a buffer for the next waiting transfer whose peer may have one. Tries a few peers.
     pub(super) fn next(&mut self) -> Option<(u32, BounceBuffer)> {
+        if self.free.is_empty() {
+            return None;
+        }
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
             let pe = self.ring.pop_front()?;
             let Some(buffer) = self.take(pe) else {
+                // The peer has its share: the others come first.
                 self.ring.push_back(pe);
-                // The peer has its share, and keeps its turn after the others.
                 continue;
             };
             let peer = self.peer(pe);
@@ -139,6 +143,14 @@ mod tests {
         let mut pool = waiting(100, &[1, 1, 1, 2, 2, 3]);
         assert_eq!(given(&mut pool), [1, 2, 3, 1, 2, 1]);
         assert!(!pool.is_waited_for());
+    }
+
+    #[test]
+    fn empty_pool_changes_no_turn() {
+        let mut pool = waiting(4, &(0..13).collect::<Vec<_>>());
+        assert_eq!(given(&mut pool), [0, 1, 2, 3]);
+        pool.release(Pe(0), BounceBuffer(0));
+        assert_eq!(given(&mut pool), [4]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Providers: a profile of each, every fact with its source.
 //!
 //! A profile starts from [`profile::CAUTIOUS`], which relies on nothing that a provider need not
-//! do, and states facts found out about this one, the faults of its code among them. No profile is derived from another (those of shm and tcp are
-//! derived from common facts of software providers). No product code outside this module compares
-//! a provider's name: it reads a fact. `docs/adding-a-provider.md` describes how to add a provider.
+//! do, and states facts found out about this one, the faults of its code among them. No
+//! profile is derived from another (those of shm and tcp are derived from common facts of software
+//! providers). No product code outside this module compares a provider's name: it reads a fact.
+//! `docs/adding-a-provider.md` describes how to add a provider.
 
 mod cxi;
 mod efa;
