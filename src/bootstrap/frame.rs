@@ -13,7 +13,7 @@ use std::time::Duration;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use engine::patience::{STEP, Wait};
+use engine::thread_wait::{STEP, Wait};
 
 /// The first bytes of every greeting, with the protocol's version at the end.
 pub const MAGIC: [u8; 8] = *b"nvlfboo\x02";

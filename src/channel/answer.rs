@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 
 /// Shortest and longest pause between two checks for an answer.
 pub(crate) const PAUSES: (Duration, Duration) =

@@ -25,7 +25,7 @@ use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::settings::Settings;
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 use ofi::{fork, posix_signals};
 
 /// Longest wait for the proxy thread to serve a user thread.

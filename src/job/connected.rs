@@ -12,8 +12,8 @@ use super::yielding::Yielding;
 use engine::error::EngineError;
 use engine::lane::host::HostLane;
 use engine::lane::{Lane, Pulse};
-use engine::patience::Wait;
 use engine::regions::RegionTable;
+use engine::thread_wait::Wait;
 use ofi::{OfiPort, Report};
 
 /// Time limit for failed operations when memory is released.

@@ -12,7 +12,7 @@ use log::{debug, warn};
 
 use crate::logging;
 use engine::lane::Pulse;
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 use ofi::{fork, posix_signals};
 
 const STEP: Duration = Duration::from_secs(1);

@@ -163,7 +163,7 @@ pub enum EngineError {
     /// The data of a signal that has arrived did not follow within the deadline.
     #[error(
         "a signal from {pe} has waited for its data for {seconds} s ({arrived} of its {segments} \
-         segments are here; {waiting} signals of this PE wait): the data may be lost, or the PE dead"
+         segments are here; {waiting} signals of that PE wait): the data may be lost, or the PE dead"
     )]
     DataMissing {
         /// The sender.
@@ -206,7 +206,7 @@ pub enum EngineError {
         state: &'static str,
         /// Writes to the peer that are not delivered, and messages that are not acknowledged.
         writes: u32,
-        /// Reads from the peer that have not landed.
+        /// Reads from the peer that have not landed, and requests for staged memory of its.
         reads: u32,
     },
 }

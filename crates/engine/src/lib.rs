@@ -23,7 +23,6 @@ pub mod group;
 pub mod ids;
 pub mod lane;
 mod op;
-pub mod patience;
 mod peers;
 pub mod port;
 pub mod rails;
@@ -34,6 +33,7 @@ mod segments;
 pub mod signal;
 mod staging;
 mod sync;
+pub mod thread_wait;
 mod watchdog;
 pub mod wire;
 

@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     /// Gets of staged memory requested from the peer, and replies to them, since start.
     pub(crate) gets_requested: u32,
     pub(crate) gets_answered: u32,
+    /// Segments that have ended of reads of what the peer puts.
+    pub(crate) served: u32,
     /// Outbound bounce buffers with replies to the peer's gets.
     pub(crate) replies_owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
@@ -80,8 +82,9 @@ pub(crate) struct Peer {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerWatch {
-    /// [`Peer::ended`] at the last check.
+    /// [`Peer::ended`] at the last check, and as far as this PE began it.
     pub(crate) ended: u64,
+    pub(crate) own: u64,
     /// Number of that check.
     pub(crate) checked: u32,
     /// Time of the last change of `ended`, in the watchdog's units.
@@ -109,6 +112,7 @@ impl Peer {
             completed: [0; 2],
             gets_requested: 0,
             gets_answered: 0,
+            served: 0,
             replies_owed: 0,
             channel: None,
             queue: VecDeque::new(),
@@ -233,6 +237,11 @@ impl Peer {
         let segments = self.completed[0].wrapping_add(self.completed[1]);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
         u64::from(segments) + u64::from(self.gets_answered) + acked
+    }
+
+    /// As [`Self::ended`], without the reads of what the peer puts.
+    pub(crate) fn own_ended(&self) -> u64 {
+        self.ended().wrapping_sub(self.served.into())
     }
 
     pub(crate) fn counters(&self) -> PeerCounters {

@@ -194,12 +194,15 @@ impl<P: Port> Core<P> {
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {
-            let ended = peer.ended();
+            let (ended, own) = (peer.ended(), peer.own_ended());
             let watch = &mut peer.watch;
+            // What peers put here moves while this PE's own work may be stuck.
+            if own != watch.own {
+                (watch.own, last_progress) = (own, time);
+            }
             // A peer that was idle at the last check starts a new wait.
             if ended != watch.ended || watch.checked.wrapping_add(1) != number {
                 (watch.ended, watch.since, watch.warned) = (ended, time, 0);
-                last_progress = time;
             }
             watch.checked = number;
             busy.push(peer.pe);

@@ -106,7 +106,7 @@ impl Situation {
             Some(EnvironmentWish {
                 provider: profile.name,
                 name: variable.name,
-                value: self.value(variable)?,
+                value: self.value(variable, profile)?,
                 theirs: theirs.map(|value| value.to_string_lossy().into_owned()),
                 why: variable.value.why,
             })
@@ -114,19 +114,20 @@ impl Situation {
         profile.environment.iter().filter_map(wish).collect()
     }
 
-    fn value(&self, variable: &Variable) -> Option<String> {
+    fn value(&self, variable: &Variable, profile: &Profile) -> Option<String> {
         let is_too_new = variable.since.is_some_and(|since| self.library < since);
         if is_too_new || variable.for_devices && !self.devices {
             return None;
         }
         match *variable.value {
             Wanted::Text(text) => Some(text.into()),
-            Wanted::Connections => self.connections().map(|count| count.to_string()),
+            Wanted::Connections => self.connections(profile).map(|count| count.to_string()),
         }
     }
 
-    fn connections(&self) -> Option<usize> {
-        if self.soft_roce {
+    fn connections(&self, profile: &Profile) -> Option<usize> {
+        let is_rdma = profile.nic.is_some_and(|nic| nic.class == "infiniband");
+        if self.soft_roce && is_rdma {
             return Some(SOFT_ROCE);
         }
         // Both lanes of each PE, and at least the usual: a launcher may know only a part of the
@@ -188,13 +189,14 @@ mod tests {
             [("FI_CXI_DISABLE_HMEM_DEV_REGISTER", "1"), ("FI_CXI_DISABLE_HOST_REGISTER", "1")];
         let newer = [("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", "1")];
         let older = Situation { library: Version::new(2, 2), ..situation() };
-        let host = Situation { devices: false, ..situation() };
+        let host = || Situation { devices: false, ..situation() };
         let many = Situation { job_size: Some(4096), devices: false, ..situation() };
         for (situation, wanted) in [
             (older, [&both[..], &devices].concat()),
             (situation(), [&both[..], &newer, &devices].concat()),
-            (host, both.to_vec()),
+            (host(), both.to_vec()),
             (many, [&both[..], &[("FI_UNIVERSE_SIZE", "8208")]].concat()),
+            (Situation { soft_roce: true, ..host() }, both.to_vec()),
         ] {
             let wanted: Vec<_> = wanted.iter().map(|(name, is)| (*name, is.to_string())).collect();
             assert_eq!(values(Provider::Cxi, &situation), wanted);

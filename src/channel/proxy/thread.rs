@@ -19,7 +19,7 @@ use crate::logging;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 use ofi::affinity::keep_near;

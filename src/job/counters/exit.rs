@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 use ofi::fork;
 
 /// Time limit of an exit for a proxy thread that may have stopped.

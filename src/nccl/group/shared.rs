@@ -18,9 +18,9 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::patience::Wait;
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use engine::thread_wait::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 

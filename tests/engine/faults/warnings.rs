@@ -211,6 +211,23 @@ fn inbound_puts_hide_no_stuck_ones() {
     assert!(stuck.is_some_and(|error| error.to_string().contains("waiting for a bounce buffer")));
 }
 
+/// Nor do reads of what others put.
+#[test]
+fn inbound_reads_hide_no_stuck_puts() {
+    let mut job = Job::with(Shape { n_pes: 4, staged: u32::MAX, bounce: (1024, 1, 2), ..PLAIN });
+    job.fabric.stall(Pe(2));
+    job.put(0, 2, 0, 1000).unwrap();
+    job.settle(&[0], (0, 2), 1_000_000_000).unwrap_err();
+    job.put(0, 1, 0, 1000).unwrap();
+    let stuck = (0..200).find_map(|_| {
+        job.put(3, 0, 4096, 1000).unwrap();
+        job.iterate_slowly(&[0, 3], 8, 125_000_000);
+        assert_eq!(job.is_quiet(3, 0), Ok(true), "it arrives");
+        job.is_quiet(0, 1).err()
+    });
+    assert!(stuck.is_some_and(|error| error.to_string().contains("waiting for a bounce buffer")));
+}
+
 #[test]
 fn refused_posts_are_named() {
     let mut job = Job::with(PLAIN);

@@ -15,7 +15,7 @@ use crate::driver::error::{CudaError, code};
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::range::DeviceRange;
 use crate::words::deferred::{self, DeferredWrite, MAX_BYTES};
-use engine::patience::Wait;
+use engine::thread_wait::Wait;
 
 /// Access to words through a stream of its own. Nothing is in flight after a call, except after a
 /// timeout.

@@ -107,6 +107,8 @@ impl<P: Port> Core<P> {
         self.rails[account.rail()].end(1);
         let peer = self.peers.get_mut(account.pe());
         peer.end(account.direction(), 1);
+        let is_for_peer = token < BALANCED && token & FOR_PEER != 0;
+        peer.served = peer.served.wrapping_add(is_for_peer.into());
         let ahead = peer.bytes_ahead.get_mut(account.rail().index());
         let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {

@@ -129,8 +129,8 @@ impl Discovery {
         let by_name = by_name.and_then(|names| names.help(version, &self.found.unlisted));
         let help = by_name.unwrap_or_else(|| {
             String::from(
-                "an address of the port or a device file in /dev/infiniband may be missing, or a variable such as FI_VERBS_IFACE \
-                 or FI_EFA_IFACE hides them",
+                "an address of the port or a device file in /dev/infiniband may be missing, or a variable such as FI_EFA_IFACE \
+                 hides them",
             )
         });
         Some(format!(

@@ -22,7 +22,7 @@ pub(super) const VERBS: Profile = Profile {
     environment: Fact::code(
         &[rxm::UNIVERSE, rxm::BUFFERS, SCATTER],
         "queues and buffers for our jobs, and reads that the NIC alone executes",
-        "docs/providers.md",
+        "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c, prov/rxm/src/rxm_cq.c; rdma-core: providers/mlx5/verbs.c",
     ),
     enabling_refused: rxm::ENABLING_REFUSED,
     avoids_auto: rxm::AVOIDS_AUTO,

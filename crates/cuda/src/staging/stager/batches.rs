@@ -20,9 +20,9 @@ use crate::staging::in_flight::InFlight;
 use crate::staging::same_host::SameHostPeers;
 use crate::words::deferred::{DeferredWrite, WriteOrder};
 use engine::atomic::{Atomic, Width};
-use engine::patience::Wait;
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
+use engine::thread_wait::Wait;
 
 impl DeviceStager {
     pub(super) fn in_flight(&mut self, direction: CopyDirection) -> &mut InFlight {

@@ -13,9 +13,9 @@ use crate::ids::Pe;
 use crate::lane::host::outstanding::Outstanding;
 use crate::lane::{Lane, Pulse};
 use crate::op::{Op, OpKind};
-use crate::patience::Wait;
 use crate::port::Port;
 use crate::request::Request;
+use crate::thread_wait::Wait;
 use crate::wire::handle::HandleBytes;
 
 /// Maximum number of operations handed over and not taken. A thread with one more waits.
