@@ -1,4 +1,4 @@
-// Not a program: compiled only, against every release of NVSHMEM that the plugin is for.
+// Not a program: compiled only, against releases of NVSHMEM that the plugin is for.
 //
 // The plugin's description of NVSHMEM's interface is its own (nvshmem_transport_abi.h). What of it
 // also stands in NVSHMEM's public headers is compared here: operation codes that the device writes

@@ -1,4 +1,4 @@
-//! NVSHMEM's C interface: one exported function, and a table of functions for each layout.
+//! NVSHMEM's C interface: one exported function, and tables of functions for the layouts.
 //!
 //! # What the host promises, on which the `unsafe` here rests
 //! NVSHMEM 3.1 to 3.8 keep these rules; `nvshmem_transport_abi.h` has the details.

@@ -1,4 +1,4 @@
-//! Function tables for hosts, one for each layout.
+//! Function tables for hosts; layouts 3a and 3b share one, and so do 4 and 5.
 
 use std::ffi::c_int;
 use std::mem;

@@ -54,7 +54,7 @@ impl Layout {
         self.facts().soname
     }
 
-    /// The releases of NVSHMEM whose layout was checked.
+    /// The releases of NVSHMEM with this layout, by their headers or by runs.
     pub const fn releases(self) -> &'static [&'static str] {
         self.facts().releases
     }

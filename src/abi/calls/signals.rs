@@ -10,7 +10,7 @@
 //! | counted and chained: segments | engine `core/post` |
 //! | chained: the signal leaves when they are delivered | engine `core/complete`, `lane/queues` |
 //! | staged: fragments of a bounce buffer | engine `staging/submit` |
-//! | messages to and from the fabric | ofi `data_path/port/mod`, `data_path/messages` |
+//! | messages to and from the fabric | ofi `data_path/messages`, `data_path/port` |
 //! | at the target | engine `lane/incoming`, `channel/counts` |
 //! | acknowledged | engine `core/complete` |
 //!

@@ -1,6 +1,7 @@
 //! Shared libraries that cargo built beside the running test, in directories with the names that
 //! their users open.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,11 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// program.
 pub fn plugin_dir() -> PathBuf {
     crate::needs::named_by("NVSHMEM_TEST_PLUGIN_DIR").unwrap_or_else(|_| {
-        let majors = [3, 4, 5, 6, 7].map(|major| format!("nvshmem_transport_libfabric.so.{major}"));
-        let names: Vec<_> = majors
-            .iter()
-            .map(|name| ("libnvshmem_transport_libfabric.so", name.as_str()))
-            .collect();
+        const LAYOUTS: &str = include_str!("../../../crates/nvshmem-abi/layouts.json");
+        let names =
+            LAYOUTS.split('"').filter(|text| text.starts_with("nvshmem_transport_libfabric.so"));
+        let names: BTreeSet<_> =
+            names.map(|name| ("libnvshmem_transport_libfabric.so", name)).collect();
+        let names = Vec::from_iter(names);
         directory("plugin-under-test", &names)
     })
 }

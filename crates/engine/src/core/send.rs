@@ -45,8 +45,8 @@ impl<'a> OutgoingMessage<'a> {
 
 impl<P: Port> Core<P> {
     /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued for the
-    /// peer, and there is capacity. Returns false, with no side effect, if anything prevents that.
-    /// Never panics.
+    /// peer, no fence is pending (else `fast_prefix` matches no handle), and there is capacity.
+    /// Returns false, with no side effect, if anything prevents that. Never panics.
     #[inline(always)]
     pub(crate) fn try_send(
         &mut self,
@@ -101,7 +101,7 @@ impl<P: Port> Core<P> {
                 return false;
             };
             let LocalSide::Memory(from) = part.local else { return false };
-            if !regions.is_recent_for_cpu(from, part.len) {
+            if !regions.is_known_cpu_memory(from, part.len) {
                 return false;
             }
             if port.load(from, slot.frame.data(to, part.len)).is_err() {

@@ -167,7 +167,7 @@ impl<P: Port> Lane<P> {
 
     /// Starts a put whose signal becomes visible after its data. A put of one part waits for
     /// fences, and for other operations only if the lane orders signals; the signal of a put of
-    /// several parts follows everything started before.
+    /// several parts follows earlier puts, as a signal alone does.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -188,8 +188,7 @@ impl<P: Port> Lane<P> {
             let op = Op { kind: OpKind::PutSignal(word, SignalProtocol::Undecided), ..op };
             return self.submit(signal.pe, op, part.remote_handle);
         }
-        // Several parts have no common tag or group: the signal follows everything started before
-        // it.
+        // Several parts have no common tag or group: the signal follows all earlier puts.
         for part in request.parts {
             part.remote()?;
         }
@@ -234,7 +233,7 @@ impl<P: Port> Lane<P> {
     fn find_local(&mut self, request: &Request<'_>) -> bool {
         let LocalSide::Memory(addr) = request.local else { return false };
         self.core.regions.find(addr, request.len, self.core.needs_desc);
-        self.core.regions.is_recent_for_cpu(addr, request.len)
+        self.core.regions.is_known_cpu_memory(addr, request.len)
     }
 
     /// Submits an operation as far as capacity permits, and queues the rest.

@@ -270,7 +270,7 @@ impl LaneRegions {
 
     /// Returns true if the CPU reaches local memory where memory was last found.
     #[inline(always)]
-    pub(crate) fn is_recent_for_cpu(&self, addr: usize, len: usize) -> bool {
+    pub(crate) fn is_known_cpu_memory(&self, addr: usize, len: usize) -> bool {
         self.cpu.has(addr, len) && self.is_current()
     }
 

@@ -155,7 +155,7 @@ fn check(lane: &mut LaneRegions, needs_desc: bool, regions: &[Kinded], at: usize
     assert_eq!(found.whole, regions.iter().any(|region| holds(&region)), "{case}");
     lane.find(addr, len, needs_desc);
     let fabric = lane.recent_desc(addr, len, RailId(0)).is_some();
-    assert!(!lane.is_recent_for_cpu(addr, len) || !is_device, "{case}: touches a device");
+    assert!(!lane.is_known_cpu_memory(addr, len) || !is_device, "{case}: touches a device");
     assert!(!by_fabric || fabric, "{case}");
     assert!(!fabric || by_fabric || !needs_desc && !is_device, "{case}");
 }
