@@ -28,14 +28,12 @@ pub(crate) struct Shape {
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
-    /// Whether lanes have the fast path.
     pub(crate) fast: bool,
     pub(crate) heap: usize,
     pub(crate) immediate_data: bool,
     pub(crate) longest_message: usize,
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
-    /// Bytes of immediate data.
     pub(crate) immediate_bytes: u8,
     pub(crate) signals: SignalChoice,
     pub(crate) spread: Spread,
@@ -170,7 +168,6 @@ impl Member {
         self.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
     }
 
-    /// Asserts that nobody has written around the memories of this PE.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
         let memories = [self.base, self.scratch, self.words];
@@ -226,7 +223,6 @@ impl Targets {
         AtomicRequest { result, ..self.atomic(pe, offset, AtomicOp::FetchAdd, 1) }
     }
 
-    /// A write of `len` bytes at a local address.
     pub(crate) fn part(&self, addr: usize, pe: u32, at: usize, len: usize) -> Request<'_> {
         // A PE outside the job has no heap; the lane must refuse it before it uses the handle.
         let (base, remote_handle) = self.0.get(pe as usize).unwrap_or(&self.0[0]);
@@ -344,13 +340,11 @@ impl Job {
         self
     }
 
-    /// Puts `len` bytes of `from`'s scratch at `at` into `to`'s heap at `at`.
     pub(crate) fn put(&mut self, from: u32, to: u32, at: usize, len: usize) -> Outcome {
         let Member { lane, scratch, .. } = &mut self.members[from as usize];
         lane.start(&self.targets.part(*scratch + at, to, at, len))
     }
 
-    /// Gets `len` bytes of `to`'s heap at `at` into `from`'s scratch at `at`.
     pub(crate) fn get(&mut self, from: u32, to: u32, at: usize, len: usize) -> Outcome {
         let Member { lane, scratch, .. } = &mut self.members[from as usize];
         let part = self.targets.part(*scratch + at, to, at, len);
@@ -377,13 +371,11 @@ impl Job {
         &mut self.members[pe as usize].lane
     }
 
-    /// Releases the region of a PE's heap, which its peers still know.
     pub(crate) fn release_heap(&self, pe: u32) {
         let Member { regions, handle, .. } = &self.members[pe as usize];
         regions.release(handle).unwrap();
     }
 
-    /// Has PE 0 do something in a batch.
     pub(crate) fn in_batch<T>(&mut self, begin: impl FnOnce(&mut Self) -> T) -> (Batch, T) {
         let batch = self.lane(0).begin_batch().unwrap();
         self.lane(0).enter_batch(batch);
@@ -408,7 +400,6 @@ impl Job {
         self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
     }
 
-    /// Iterates all lanes, none of which may fail.
     pub(crate) fn iterate(&mut self) {
         for member in &mut self.members {
             member.lane.progress().unwrap();
@@ -416,7 +407,6 @@ impl Job {
         self.fabric.pass_time(1000);
     }
 
-    /// Iterates one lane, which may not fail.
     #[track_caller]
     pub(crate) fn progress(&mut self, pe: u32, times: u32) {
         for _ in 0..times {
@@ -451,7 +441,6 @@ impl Job {
         panic!("PE {from} waits for PE {to} for ever");
     }
 
-    /// Iterates all lanes until one PE is quiet towards another.
     pub(crate) fn until_quiet(&mut self, from: u32, to: u32) {
         while !self.is_quiet(from, to).unwrap() {
             self.iterate();

@@ -69,7 +69,6 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
     all.iter().for_each(with);
 }
 
-/// Seals a message, into a frame that is not empty.
 fn encode(seal: &Seal, from: Pe, to: Pe, numbers: &Numbers, body: &Body<'_>) -> Vec<u8> {
     let receiver = seal.receiver(to);
     let sealing = SealContext { seal, from, receiver: &receiver };

@@ -46,7 +46,6 @@ impl Driven {
         self.at(MEMORY - LEN)
     }
 
-    /// Starts a put of `len` bytes to a rank, and a signal to this rank's word there.
     fn put_signal(&mut self, to: usize, len: usize) {
         let signal =
             Signal { at: self.at(8 * self.rank), value: 0, operation: SIGNAL_INC, strong: true };

@@ -37,7 +37,6 @@ impl Mix {
     }
 }
 
-/// Who sends what to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Way {
     pub(crate) context: usize,
@@ -45,7 +44,6 @@ pub(crate) struct Way {
     pub(crate) target: usize,
 }
 
-/// A word that signals add to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Word {
     /// How many steps with a strong signal to this word there were.

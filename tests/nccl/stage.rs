@@ -51,7 +51,6 @@ pub(crate) struct Stage {
     /// Of each context: values on the host, for each target and step one.
     inlines: Vec<Named>,
     signals: Vec<Named>,
-    /// Values that words must have at the end of the round.
     words: BTreeMap<(usize, usize, Word), u64>,
 }
 

@@ -302,7 +302,6 @@ impl Bed {
         call!(self.raw, fake_cuda_fail_copy(0 => c_int, after => u32, code => u32));
     }
 
-    /// Undoes `slow`, `refuse`, `fail` and all else that the device was made to do.
     pub(crate) fn reset(&self) {
         call!(self.raw, fake_cuda_reset(0 => c_int));
     }
@@ -319,7 +318,6 @@ impl Bed {
     }
 }
 
-/// Asserts that something is refused, with an error that has these parts.
 #[track_caller]
 pub(crate) fn refused<T: Debug, E: Display>(outcome: Result<T, E>, parts: &[&str]) {
     let Err(error) = outcome.map_err(|error| error.to_string()) else { panic!("no {parts:?}") };

@@ -43,7 +43,6 @@ impl Fault {
         }
     }
 
-    /// What kind of a fault it is, and of which call.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Call(call, ..) => format!("{call:?} fails"),

@@ -33,7 +33,6 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// The warnings that this thread is given while it does something.
 fn warnings(mut during: impl FnMut()) -> Vec<String> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -8,7 +8,6 @@ pub(crate) const OPS: usize = 8;
 /// Most data words of one operation. Word 0 of a place is the signal.
 pub(crate) const WORDS: usize = 4;
 
-/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProgramOp {
     /// A put of so many words, each a segment of its own.
@@ -21,7 +20,6 @@ pub(crate) enum ProgramOp {
     Add,
     /// The same, fetching the word before.
     FetchAdd,
-    /// A fence, to both PEs.
     Fence,
     /// Waits until nothing is outstanding, to either PE.
     Quiet,

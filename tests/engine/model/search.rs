@@ -4,11 +4,9 @@ use std::collections::HashSet;
 
 use crate::prelude::*;
 
-/// Something that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
     Issue(usize),
-    /// A lane iterates.
     Turn(usize),
     /// A write's completion will be found by the next poll.
     Complete(u32),

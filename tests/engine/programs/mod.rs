@@ -30,7 +30,6 @@ const STEADY: usize = SUMS + 64;
 const STEADY_LEN: usize = 10_000;
 pub(crate) const HEAP: usize = STEADY + STEADY_LEN;
 
-/// What a word holds that was changed once.
 const CHANGED: u64 = 0x77;
 
 /// Local memory: places that bytes are put from, and behind them places for bytes that are fetched.

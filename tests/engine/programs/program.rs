@@ -105,7 +105,6 @@ impl<'a> Program<'a> {
         self.link().ops.len() - 1
     }
 
-    /// Fills sources anew that nothing takes any more.
     fn fill(&mut self, may_be_used: bool) {
         let sources = (0..LANDING).step_by(APART);
         let all = sources.flat_map(|at| self.areas.iter().map(move |(base, _)| base + at));
@@ -169,7 +168,6 @@ impl<'a> Program<'a> {
         self.member.lane.fence(self.pe())
     }
 
-    /// What was begun, all of it or in a batch, is there.
     fn promise(&mut self, of: Option<Batch>) {
         let is_meant = |(end, batch): &&mut (End, Batch)| {
             *end == End::Open && of.is_none_or(|of| of == *batch && of != Batch::NONE)
@@ -321,7 +319,6 @@ impl<'a> Program<'a> {
         self.link().fetched.push((op, addr, bytes));
     }
 
-    /// Draws a change of a word that all add to, or of one that nobody has changed.
     fn change(&mut self, kind: Kind) -> AtomicRequest<'a> {
         let (add, set) = match kind {
             Kind::Atomic => (AtomicOp::Add, AtomicOp::Set),

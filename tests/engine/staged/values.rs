@@ -17,7 +17,6 @@ fn value(at: usize, round: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x0123_4567_89ab_cdef) ^ (round as u64) << 3
 }
 
-/// Puts a value's first `len` bytes from PE 0.
 fn put(job: &mut Job, to: u32, at: usize, value: u64, len: usize) {
     let part = job.targets.part(0, to, at, len);
     let put = Request { local: LocalSide::Value(value), ..part };

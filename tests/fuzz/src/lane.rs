@@ -188,7 +188,6 @@ impl Bed {
         }
     }
 
-    /// Starts a get from PE 2 into the next place.
     fn get(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (len, place) = (usize::from(u.int_in_range(1..=900u16)?), self.gets.len() * APART);
         if self.gets.len() < GETS {
@@ -287,7 +286,6 @@ fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The id of a region of PE 0, or of none.
 fn region(u: &mut Unstructured<'_>) -> Result<u32> {
     let place = u.int_in_range(0..=REGIONS)?;
     let stamp = if u.ratio(1u8, 16u8)? { u.int_in_range(0..=REGIONS)? } else { place + 1 };

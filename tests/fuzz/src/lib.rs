@@ -6,6 +6,7 @@
 //!
 //! The corpus of a target is `corpus/NAME.txt`: a line for each input, in hexadecimal digits.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "names say what is not said here")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a finding")]
 
 mod descriptors;
@@ -22,13 +23,9 @@ use std::path::{Path, PathBuf};
 /// Something that is run with arbitrary bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its corpus.
     pub name: &'static str,
-    /// Inputs of a short run, for each of its seeds.
     pub short: u32,
-    /// Runs it with an input.
     pub run: fn(&[u8]),
-    /// Inputs to begin with.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -52,15 +49,11 @@ pub const TARGETS: [Target; 12] = [
 ];
 
 impl Target {
-    /// The target of a name.
     pub fn named(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| target.name == name)
     }
 
     /// Its inputs to begin with, and those of its corpus.
-    ///
-    /// # Panics
-    /// When the corpus cannot be read, or is none.
     pub fn inputs(&self) -> Vec<Vec<u8>> {
         let text = std::fs::read_to_string(self.corpus()).unwrap_or_default();
         let lines = text.lines().map(|line| from_hex(line).expect("a line of hexadecimal digits"));
@@ -74,12 +67,10 @@ impl Target {
     }
 }
 
-/// Bytes as a line of a corpus has them.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads such a line; None for anything else.
 pub fn from_hex(line: &str) -> Option<Vec<u8>> {
     let digits = line.as_bytes().chunks(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();

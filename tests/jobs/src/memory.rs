@@ -146,7 +146,6 @@ impl Memory {
         Self { heap, _keeper: keeper }
     }
 
-    /// Zeroed memory of the host, so many bytes behind what it would be aligned to.
     pub fn host(len: usize, off: usize) -> Self {
         let mut memory = vec![0_u8; len + off + ALIGNMENT];
         let to_aligned = memory.as_ptr().align_offset(ALIGNMENT);

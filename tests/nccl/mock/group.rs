@@ -128,7 +128,6 @@ impl Connection {
         self.register_part(area, (0, area.len()), flags, dma_buf).unwrap()
     }
 
-    /// Registers so many bytes from an offset on. Collective.
     pub(crate) fn register_part(
         &self,
         area: &Memory,

@@ -27,7 +27,6 @@ pub(crate) enum FromPe {
 pub(crate) enum ToPe {
     /// The collective is complete: what all PEs have brought.
     Gathered(Vec<u8>),
-    /// The job has failed; why.
     Abort(String),
 }
 

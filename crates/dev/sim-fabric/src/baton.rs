@@ -33,7 +33,6 @@ impl Default for Baton {
 }
 
 impl Baton {
-    /// Starts a race of so many runners. Each calls [`Baton::enter`] first.
     pub(super) fn start(&self, runners: usize, seed: u64) {
         let mut state = self.lock();
         state.running = (0..runners).collect();

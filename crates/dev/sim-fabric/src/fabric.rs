@@ -23,7 +23,6 @@ pub struct FakeFabric {
 }
 
 impl FakeFabric {
-    /// A fabric between `n_pes` PEs that behaves as the script says.
     pub fn new(seed: u64, n_pes: u32, script: Script) -> Self {
         let world = Arc::new(Mutex::new(World::new(seed, n_pes, script)));
         Self { world, baton: Arc::default() }
@@ -39,7 +38,6 @@ impl FakeFabric {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a PE `len` bytes of zeroed memory and returns their address.
     pub fn alloc(&self, pe: Pe, len: usize) -> usize {
         self.alloc_reached(pe, len, Reach::Direct)
     }
@@ -50,17 +48,14 @@ impl FakeFabric {
         self.world().memory.alloc(pe, len, reach)
     }
 
-    /// Copies into a PE's memory of any kind.
     pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
         self.world().memory.any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Copies out of a PE's memory of any kind.
     pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
         self.world().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
-    /// Puts a message into a PE's inbox that no lane has sent.
     pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
         self.world().deliver(to, rail, Mail::Message(bytes.to_vec()));
     }
@@ -70,7 +65,6 @@ impl FakeFabric {
         self.world().deliver(to, rail, Mail::Broken(code));
     }
 
-    /// The messages on their way to a PE, in the order in which they are due.
     pub fn messages_to(&self, pe: Pe) -> Vec<Vec<u8>> {
         let world = self.world();
         let bytes = |letter: &Letter| match &letter.mail {
@@ -85,7 +79,6 @@ impl FakeFabric {
         toggle(&mut self.world().links.stalled, pe, true);
     }
 
-    /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
         toggle(&mut self.world().links.stalled, pe, false);
     }
@@ -111,7 +104,6 @@ impl FakeFabric {
         toggle(&mut self.world().links.down, (from, to), !up);
     }
 
-    /// From now on nothing leaves a PE's rail or gets to it, or all does again.
     pub fn set_rail(&self, pe: Pe, rail: RailId, up: bool) {
         toggle(&mut self.world().links.down_rails, (pe, rail), !up);
     }
@@ -167,12 +159,10 @@ impl FakeFabric {
         })
     }
 
-    /// Lets another lane of the race run.
     pub fn step(&self) {
         self.baton.pass();
     }
 
-    /// Everything delivered so far, in order.
     pub fn deliveries(&self) -> Vec<Delivery> {
         let delivered = |event: &Event| match event {
             Event::Delivered(delivery) => Some(*delivery),
@@ -181,7 +171,6 @@ impl FakeFabric {
         self.world().events.iter().filter_map(delivered).collect()
     }
 
-    /// Everything that has changed memory so far, in order.
     pub fn events(&self) -> Vec<Event> {
         self.world().events.clone()
     }
@@ -191,27 +180,21 @@ impl FakeFabric {
         self.world().calls = Some(Vec::new());
     }
 
-    /// Where the bounce memory of a PE begins.
-    ///
-    /// # Panics
-    /// It has none.
+    /// Where the bounce memory of a PE that has some begins.
     pub fn bounce_memory(&self, pe: Pe) -> usize {
         let world = self.world();
         let mut bounces = world.memory.bounces.iter();
         bounces.find(|(of, ..)| *of == pe).expect("it stages").1
     }
 
-    /// What lanes have asked of their ports, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.world().calls.clone().unwrap_or_default()
     }
 
-    /// Segments posted and not completed, on all rails of all PEs.
     pub fn in_flight(&self) -> usize {
         self.world().in_flight()
     }
 
-    /// Nanoseconds on the fabric's clock.
     pub fn now(&self) -> u64 {
         self.world().now
     }

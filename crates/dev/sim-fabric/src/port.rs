@@ -4,7 +4,6 @@ use crate::prelude::*;
 
 const POLL_TIME: u64 = 200;
 
-/// A lane's port into the fake fabric.
 #[derive(Debug)]
 pub struct FakePort {
     fabric: FakeFabric,
@@ -41,7 +40,6 @@ impl FakeFabric {
 }
 
 impl FakePort {
-    /// The same, with the fast path or without.
     pub fn with_fast_path(self, has_fast_path: bool) -> Self {
         Self { has_fast_path, ..self }
     }

@@ -3,7 +3,6 @@
 use crate::copies::FakeCopies;
 use crate::prelude::*;
 
-/// Registers memory of one PE with the fake fabric.
 #[derive(Debug)]
 pub struct FakeMemory {
     fabric: FakeFabric,
@@ -21,14 +20,12 @@ impl FakeFabric {
 }
 
 impl FakeMemory {
-    /// The same, with bounce memory of so many bounce buffers for each direction.
     #[must_use]
     pub fn with_bounce(self, bounce_len: usize, out: u16, inward: u16) -> Self {
         Self { bounce: Mutex::new(Some((bounce_len, out, inward))), ..self }
     }
 }
 
-/// A registration with the fake fabric.
 #[derive(Debug)]
 pub struct FakeRegion {
     fabric: FakeFabric,

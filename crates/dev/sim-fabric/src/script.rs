@@ -30,7 +30,6 @@ pub struct Script {
     pub takes_lists: bool,
 }
 
-/// Nothing goes wrong.
 pub const CALM: Script = Script {
     again_percent: 0,
     delay: (1_000, 20_000),
@@ -51,7 +50,6 @@ impl Default for Script {
 
 /// One segment that reached its target, at an address there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the fields are named")]
 pub struct Delivery {
     pub to: Pe,
     pub direction: Direction,
@@ -59,9 +57,7 @@ pub struct Delivery {
     pub len: usize,
 }
 
-/// Something that changed memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the fields are named")]
 pub enum Event {
     /// The fabric moved data.
     Delivered(Delivery),
@@ -73,7 +69,6 @@ pub enum Event {
 
 /// A call of a port, or what comes of one, that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "they are the port's")]
 pub enum PortCall {
     Post,
     Send,
@@ -89,7 +84,6 @@ pub enum PortCall {
 }
 
 impl PortCall {
-    /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Post,
         Self::Send,

@@ -40,7 +40,6 @@ const TESTS: [(&str, Metric, Op); 7] = [
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Figure {
     pub test: String,
-    /// Bytes of each operation.
     pub bytes: u64,
     /// The median of all rounds, in the test's unit.
     pub value: f64,
@@ -97,9 +96,6 @@ impl Metric {
 /// Measures all tests up to `most` bytes between two PEs, for about `time` each row, in a job as
 /// `made` makes it: where the PEs are, on what memory, with which settings besides what the
 /// environment has.
-///
-/// # Errors
-/// Wrong bytes, or a job that failed.
 pub fn measure_by_size(
     most: u64,
     layout: Layout,

@@ -45,9 +45,7 @@ pub struct Case {
     pub op: Op,
     /// Bytes of one operation: a multiple of 8.
     pub bytes: u64,
-    /// Operations before all of them are waited for.
     pub window: u64,
-    /// The sides, the plugin among them.
     pub sides: Vec<Side>,
 }
 
@@ -60,7 +58,6 @@ impl Case {
         }
     }
 
-    /// Returns whether the time of an operation counts, and not how many there are in a second.
     pub fn is_latency(&self) -> bool {
         self.window == 1 || self.op == Op::Fence
     }
@@ -73,7 +70,6 @@ impl Case {
         }
     }
 
-    /// Returns what is measured, as the end of a name: times, operations, or else bytes.
     fn unit(&self) -> &'static str {
         let counts = self.bytes <= 64 || self.op == Op::PutSignal;
         match (self.is_latency(), counts) {
@@ -138,14 +134,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// # Errors
-    /// The plan cannot be written as text.
     pub fn job(&self, layout: Layout, plugin_dir: &Path) -> Result<JobSettings, BoxError> {
         let (chunk, job) = (self.chunk(), JobSettings::new(SCENARIO.0, 2, layout, plugin_dir));
         Ok(job.heap(self.chunks * chunk, chunk).param(PLAN, serde_json::to_string(self)?))
     }
 
-    /// Returns the bytes of each of the two areas that operations read and write.
     pub(crate) fn area(&self) -> u64 {
         let areas = self.cases.iter().map(|case| case.bytes * case.window);
         areas.max().unwrap_or(0).next_multiple_of(4096)
@@ -155,7 +148,6 @@ impl Plan {
         if self.raw.as_ref().is_some_and(|raw| !raw.delivered) { MAIL } else { 0 }
     }
 
-    /// Returns the bytes of a chunk. No operation crosses its end.
     pub(crate) fn chunk(&self) -> u64 {
         let has_words = self.cases.iter().any(|case| !matches!(case.op, Op::Put | Op::Get));
         let words = if has_words { 4 * WORD } else { 0 };
@@ -167,9 +159,6 @@ impl Plan {
 
 /// Runs a job to its end, which must be a good one, and returns what it has measured: the rounds of
 /// each case of its plan, if it has one.
-///
-/// # Errors
-/// The job has failed, or takes longer than allowed.
 pub fn run(job: JobSettings, allowed: Duration) -> Result<(JobReport, Vec<Rounds>), BoxError> {
     let job = job.deadline(allowed).step_deadline(allowed).inherits_settings();
     let report = job.run()?.check()?;

@@ -258,7 +258,6 @@ impl Raw {
         }
     }
 
-    /// Returns address and key, for the peer's [`Self::connect`].
     pub(crate) fn record(&self) -> Result<[u8; RECORD]> {
         let mut record = [0; RECORD];
         let (head, address) = record.split_at_mut(RECORD_HEAD);

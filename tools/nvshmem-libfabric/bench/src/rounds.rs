@@ -11,7 +11,6 @@ pub type Rounds = Vec<Vec<f64>>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Schedule {
     pub rounds: u32,
-    /// Least time of a round.
     pub least: Duration,
 }
 
@@ -20,9 +19,6 @@ impl Schedule {
     /// time that counts; a repeat has `ops` operations.
     ///
     /// The order of the sides rotates from round to round, so that none always runs first.
-    ///
-    /// # Errors
-    /// The first of `round`'s.
     pub fn run<E>(
         self,
         sides: usize,

@@ -6,7 +6,6 @@ use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A directory for this user alone, removed when dropped.
 #[derive(Debug)]
 pub struct PrivateDir(PathBuf);
 

@@ -58,7 +58,6 @@ impl Output {
         let mut buffer = [0; 16 << 10];
         // Bounded, so that a process that prints without end does not keep the launcher here.
         for _ in 0..64 {
-            // The pipe blocks, so ask first.
             let ready = self.pollfd().is_some_and(|fd| poll(&mut [fd], Duration::ZERO));
             let Some(pipe) = self.pipe.as_mut().filter(|_| ready) else { break };
             match pipe.read(&mut buffer) {
@@ -115,7 +114,6 @@ impl Process {
         self.child.id()
     }
 
-    /// How the process has ended, once all that it has printed was read.
     pub fn end(&self) -> Option<End> {
         let is_read = self.out.pipe.is_none() && self.err.pipe.is_none();
         self.exit.filter(|_| is_read).map(|(end, _)| end)
@@ -152,7 +150,6 @@ impl Process {
         }
     }
 
-    /// Kills it, unless it has ended. Its end is still to be seen.
     pub(crate) fn kill(&mut self) {
         if self.exit.is_none() {
             self.is_killed = true;

@@ -39,7 +39,6 @@ pub fn exports<'a>(variables: impl IntoIterator<Item = (&'a str, OsString)>) -> 
     script
 }
 
-/// A path as a word of a shell's line.
 pub fn word(path: &Path) -> String {
     let path = path.to_string_lossy();
     // A path with a null byte is none.

@@ -21,7 +21,6 @@ pub struct Ended {
     pub end: End,
     /// Time from the job's start to its end.
     pub after: Duration,
-    /// What it has printed into pipes.
     pub out: String,
     pub err: String,
 }

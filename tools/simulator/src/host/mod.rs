@@ -130,7 +130,6 @@ impl Host<'_> {
         self.shared.regions.add_buffer(memory, bytes, skip, Some(&self.shared.transport))
     }
 
-    /// Ends the registration of a buffer. Transfers that use it must be complete.
     pub fn unregister(&self, buffer: BufferId) -> Result<()> {
         self.shared.regions.release_buffer(buffer, &self.shared.transport)
     }
@@ -178,7 +177,6 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// The operations of the user's thread. They may run while the proxy thread works.
     pub fn user(&self) -> &Ops {
         &self.user
     }

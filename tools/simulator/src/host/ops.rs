@@ -40,7 +40,6 @@ pub struct Amo {
     /// Operand, zero-extended; IEEE bits when `is_float`.
     pub value: u64,
     pub compare: u64,
-    /// Whether the operands are floating point numbers (layouts 6 and 7).
     pub is_float: bool,
     /// For operations that fetch: 16 bytes of this PE's heap, of which the first half receives
     /// the old value and the second half the flag.
@@ -127,7 +126,6 @@ impl Ops {
         self.transfer(c::NVT_OP_PUT, self.thread == Thread::Proxy, pe, to, from.into(), len)
     }
 
-    /// Writes to a PE's heap; complete after a quiet.
     pub fn put_nbi(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_PUT, true, pe, to, from.into(), len)
     }
@@ -138,7 +136,6 @@ impl Ops {
         self.transfer(c::NVT_OP_GET, self.thread == Thread::Proxy, pe, from, to.into(), len)
     }
 
-    /// Reads from a PE's heap; the data is there after a quiet.
     pub fn get_nbi(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_GET, true, pe, from, to.into(), len)
     }
@@ -190,7 +187,6 @@ impl Ops {
         done
     }
 
-    /// Orders what is issued later, to each PE, behind what was issued to it before.
     pub fn fence(&self) -> Result<()> {
         let skip_self = match self.layout().major() {
             Major::V3 => self.thread == Thread::Proxy,
@@ -304,7 +300,6 @@ impl Ops {
         self.issue(c::NVT_OP_GET, true, piece)
     }
 
-    /// A planned atomic operation; complete after a quiet, or when its flag is there.
     #[inline]
     pub fn issue_amo(&self, planned: &PlannedAmo) -> Result<()> {
         if planned.desc > c::NVT_AMO_END_OF_NONFETCH {

@@ -82,7 +82,6 @@ impl Proxy {
         g(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
         /// Asks for the low `bytes` of a value to be written to a PE's heap.
         p(pe: u32, to: SymAddr, value: u64, bytes: i32);
-        /// Asks for the later requests to each PE to be ordered behind the earlier ones.
         fence();
         amo(pe: u32, target: SymAddr, amo: Amo);
         put_signal(
@@ -90,7 +89,6 @@ impl Proxy {
             signal: SymAddr, amo: Amo);
     }
 
-    /// Waits until all earlier requests are complete.
     pub fn quiet(&self) -> Result<()> {
         self.run(Ops::quiet)?
     }

@@ -108,7 +108,6 @@ impl Regions {
         heap.chain(buffers).fold(Ok(()), Result::and)
     }
 
-    /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
     pub(crate) fn add_buffer(
         &self,
         memory: Mapping,

@@ -3,7 +3,6 @@
 #[derive(Debug)]
 pub(crate) struct Collective {
     parts: Vec<Option<Vec<u8>>>,
-    /// Number of those that are completed.
     pub(crate) completed: u64,
 }
 

@@ -23,7 +23,6 @@ pub struct Remote {
     pub host: String,
     /// The command that runs on the host the words behind it.
     pub agent: Vec<OsString>,
-    /// This program, there.
     pub program: PathBuf,
     /// Directory with `nvshmem_transport_libfabric.so.N`, there.
     pub plugin_dir: PathBuf,
@@ -39,7 +38,6 @@ pub enum Told<'a> {
 }
 
 impl JobSettings {
-    /// Runs the job to its end. PEs that fail are in the report; see [`JobReport::check`].
     pub fn run(&self) -> io::Result<JobReport> {
         self.run_with(&mut |_, _, _| {})
     }

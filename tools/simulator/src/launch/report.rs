@@ -1,5 +1,3 @@
-//! Reports of what became of a job.
-
 use std::fmt;
 use std::time::Duration;
 
@@ -32,9 +30,7 @@ impl fmt::Display for Outcome {
 pub struct PeReport {
     pub pe: u32,
     pub outcome: Outcome,
-    /// What it printed, line by line, as it came.
     pub output: Vec<String>,
-    /// What it handed over with [`crate::Job::report`], in order.
     pub values: Vec<(String, String)>,
 }
 
@@ -43,7 +39,6 @@ impl PeReport {
         self.output.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The last value handed over under that name.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.values.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -53,7 +48,6 @@ impl PeReport {
 pub struct JobReport {
     pub pes: Vec<PeReport>,
     pub first_failure: Option<u32>,
-    /// Why the launcher ended the job, when it did.
     pub cause: Option<String>,
     /// From the first start to the last end.
     pub elapsed: Duration,

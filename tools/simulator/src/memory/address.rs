@@ -13,7 +13,6 @@ impl SymAddr {
     }
 }
 
-/// A buffer outside the heap; see [`crate::Host::register`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BufferId(pub(crate) u32);
 

@@ -58,7 +58,6 @@ impl Letter {
 }
 
 impl World {
-    /// A message leaves. Gives when it has left.
     pub(crate) fn send(
         &mut self,
         (lane, from, rail): (usize, Pe, RailId),

@@ -70,14 +70,12 @@ impl Memory {
         }
     }
 
-    /// Bytes that a lane touches.
     pub(crate) fn cpu_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Fabric), "{pe}: {len} bytes at {addr:#x} are on a device");
         self.bytes_mut(pe, addr, len)
     }
 
-    /// Bytes that the fabric touches.
     pub(crate) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Staged), "{pe}: {len} bytes at {addr:#x} are staged");

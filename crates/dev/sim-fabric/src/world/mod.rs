@@ -47,7 +47,6 @@ pub struct World {
     /// Copies between staged memory and bounce buffers that still go well, and how many fail after
     /// them.
     pub fail_copies: (u32, u32),
-    /// Copies out of staged memory that have ended.
     pub copies_out: usize,
     /// How often words that were to be stored soon were stored together.
     pub settled: u32,
@@ -74,7 +73,6 @@ pub struct World {
     /// What has arrived, by PE and rail.
     pub(crate) inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
     pub(crate) done: Vec<Vec<VecDeque<Done>>>,
-    /// Whose each lane is.
     pub(crate) lanes: Vec<Pe>,
     /// When each PE's rails will have carried what was posted on them, where they have a rate.
     pub(crate) free_at: HashMap<(Pe, RailId), u64>,

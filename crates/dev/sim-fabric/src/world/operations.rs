@@ -189,9 +189,6 @@ impl World {
 
     /// A PE's rail fails, or what has a work-request id on it, whether its lane has given that out
     /// or not. The rail is the proxy lane's, the first that the PE has opened.
-    ///
-    /// # Panics
-    /// The PE has no lane.
     pub fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };

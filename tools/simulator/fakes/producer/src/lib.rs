@@ -22,7 +22,6 @@ pub struct KernelArgs {
     pub heap: *mut u64,
     /// One of each thread.
     pub status: *mut i32,
-    /// One of each thread.
     pub out: *mut u64,
     pub area: u64,
     /// Operations of each unit.
@@ -134,10 +133,8 @@ functions! {
         pe: i32);
     get_nbi = nlfh_get_nbi(dst: *mut u8, src: *const u8, bytes: usize, pe: i32);
     signal = nlfh_signal(signal: *mut u64, value: u64, kind: u32, pe: i32);
-    /// The atomic of a kind on a word of 8 bytes; `result` is null when nothing is fetched.
     atomic64_nbi = nlfh_atomic64_nbi(
         kind: u32, result: *mut u64, word: *mut u64, value: u64, compare: u64, pe: i32);
-    /// The same on 4 bytes.
     atomic32_nbi = nlfh_atomic32_nbi(
         kind: u32, result: *mut u32, word: *mut u32, value: u32, compare: u32, pe: i32);
     fence = nlfh_fence(pe: i32);

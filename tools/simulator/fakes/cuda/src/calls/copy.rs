@@ -27,7 +27,6 @@ const COPY_ENGINE_FROM: usize = 32 << 10;
 /// The same where they are given together, on a real driver (13.0, on an H100).
 const TOGETHER_COPY_ENGINE_FROM: usize = 28 << 10;
 
-/// Gives a copy to a stream, unless the device is to refuse it.
 fn give(
     stream: &Arc<Stream>,
     (from, to): (Place, Place),
@@ -61,7 +60,6 @@ fn copy(stream: &Arc<Stream>, [from, to]: [usize; 2], len: usize, way: Way, wait
     })
 }
 
-/// Copies on the legacy stream, and returns when that is done.
 fn copy_now(from: usize, to: usize, len: usize, way: Way) -> Outcome {
     let stream = of_handle(0)?;
     allowed()?;

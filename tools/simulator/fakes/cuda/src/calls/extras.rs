@@ -43,7 +43,6 @@ calls! {
         Ok(())
     }
 
-    /// How many bytes of page-locked and of device memory there are.
     fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) {
         let behaviour = &device(number)?.behaviour;
         behaviour.pinned_limit.store(pinned, Relaxed);
@@ -51,7 +50,6 @@ calls! {
         Ok(())
     }
 
-    /// Whether the device takes 64-bit stream memory operations.
     fn fake_cuda_offer(number: c_int, stream_ops: u32) {
         device(number)?.behaviour.stream_ops.store(stream_ops, Relaxed);
         Ok(())

@@ -118,14 +118,12 @@ impl Context {
         self.check()
     }
 
-    /// Waits while a call has the context to itself.
     pub(crate) fn pass(&self) {
         if self.is_taken() {
             drop(self.turn.read());
         }
     }
 
-    /// Makes a call that has the context to itself, once the context is idle.
     pub(crate) fn alone<T>(&self, call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let _turn = self.turn.write();
         self.synchronize()?;
@@ -209,7 +207,6 @@ pub(crate) fn bound() -> Option<&'static Context> {
     BOUND.with_borrow(|stack| stack.last().copied())
 }
 
-/// What this thread has bound, for a call that needs it.
 pub(crate) fn current() -> Result<&'static Context, Status> {
     let context = current_at_once()?;
     context.pass();

@@ -13,7 +13,6 @@ pub(crate) struct Device {
     pub(crate) counts: [AtomicU64; 16],
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
-    /// The copy engine of each direction, to the host and to the device.
     pub(crate) engines: [Mutex<()>; 2],
     /// The primary context, and how many hold it.
     pub(crate) primary: Mutex<(Option<&'static Context>, u32)>,

@@ -128,7 +128,6 @@ pub(crate) fn copy(context: &Context, from: &Place, to: &Place, len: usize, engi
     }
 }
 
-/// Copies `count` rows of `len` bytes. The pitches are from one row to the next.
 pub(crate) fn copy_rows(
     context: &Context,
     (from, from_pitch): (&Place, usize),
@@ -176,7 +175,6 @@ pub(crate) fn wait_for_word(words: usize) {
     }
 }
 
-/// Waits for a turn of the device, if another context has a kernel on it.
 fn take_turns(context: &Context) {
     const TURN: Duration = Duration::from_micros(2_380);
     if context.is_beside_a_kernel() {
