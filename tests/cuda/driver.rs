@@ -1,9 +1,9 @@
 //! Finding the driver: there, not there, not a driver, old.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 
 use cuda::{Driver, LoadError};
+use test_support::built::compile;
 
 use crate::bed::{self, count};
 use crate::prelude::*;
@@ -37,12 +37,9 @@ fn library_without_driver_is_named() {
 }
 
 fn build_old(name: &str, arguments: &[&str]) -> String {
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/old_cuda.c");
-    let mut command = Command::new("cc");
-    command.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(arguments);
-    let built = command.status().expect("a C compiler");
-    assert!(built.success(), "{command:?}: {built}");
+    compile(&library, Path::new(source), &[&["-shared", "-fPIC"], arguments].concat());
     library.to_string_lossy().into_owned()
 }
 

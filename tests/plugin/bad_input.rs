@@ -1,11 +1,11 @@
 //! Bad input of every kind: each is refused with a message that helps, and harms nothing else.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Job, Layout, Outcome, Pattern};
+use test_support::built::compile;
 
 use crate::fabric::{Fabric, job, job_on, says, trial};
 
@@ -23,17 +23,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A libfabric from before 1.17: the symbols are there, the version is not enough.
 fn old_libfabric() -> Result<(), Failed> {
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libfabric-old.so.1");
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libfabric-old.so.1");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/old_libfabric.c");
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(source)
-        .status()
-        .map_err(|error| format!("cc: {error}"))?;
-    if !built.success() {
-        return Err(format!("cc: {built}").into());
-    }
+    compile(&library, Path::new(source), &["-shared", "-fPIC"]);
     let job = job("connect", 2, Layout::V7).env("NVSHMEM_DEBUG", "");
     let report = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display()).run()?;
     if let Some(pe) = report.pes.iter().find(|pe| pe.outcome == Outcome::Finished) {

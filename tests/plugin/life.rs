@@ -1,44 +1,33 @@
 //! What a process may do with the plugin in its life, as `docs/reliability.md` defines it: a C
 //! program of one PE.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{Layout, is_setting};
-use test_support::built::plugin_dir;
+use test_support::built::{compile, plugin_dir};
 
 use crate::fabric::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("life".to_owned(), None, || {
-        let program = program()?;
+        let program = &Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugin-life");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/plugin_life.c");
+        let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+        let flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", include];
+        compile(program, Path::new(source), &flags);
         for mode in ["at-exit", "exit", "twice", "unload-in-use", "null", "fork"] {
-            run(&program, "shm", mode, 0)?;
+            run(program, "shm", mode, 0)?;
         }
         // With threads of the transport's own besides, which a child does not have.
         for connections in [0, 2] {
             for mode in ["fork", "exit", "unload-in-use"] {
-                run(&program, "tcp", mode, connections)?;
+                run(program, "tcp", mode, connections)?;
             }
         }
         Ok(())
     })]
-}
-
-fn program() -> Result<PathBuf, Failed> {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugin-life");
-    let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-        .arg(&program)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/plugin_life.c"))
-        .args(["-I", concat!(env!("CARGO_MANIFEST_DIR"), "/include"), "-ldl"])
-        .output()
-        .map_err(|error| format!("cc: {error}"))?;
-    if !compiled.status.success() {
-        return Err(String::from_utf8_lossy(&compiled.stderr).into_owned().into());
-    }
-    Ok(program)
 }
 
 fn run(program: &Path, provider: &str, mode: &str, connections: u8) -> Result<(), Failed> {

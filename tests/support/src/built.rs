@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The directory of the plugin under test, with a name for each major version of NVSHMEM's
@@ -58,4 +59,12 @@ fn link(library: &Path, name: &Path) {
     fresh.push(format!(".{}.{}", std::process::id(), LINKS.fetch_add(1, Ordering::Relaxed)));
     symlink(library, &fresh).expect("a link to a built library");
     fs::rename(&fresh, name).expect("the link takes its name");
+}
+
+/// Compiles a program or a library in C.
+pub fn compile(output: &Path, source: &Path, flags: &[&str]) {
+    let mut compiler = Command::new("cc");
+    let compiled = compiler.arg("-o").arg(output).arg(source).args(flags).arg("-ldl").output();
+    let compiled = compiled.expect("a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 }

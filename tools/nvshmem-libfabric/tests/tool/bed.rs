@@ -220,9 +220,7 @@ impl MadeUp {
 }
 
 fn compile(output: &Path, flags: &[&str]) {
-    let source = root().join("tools/nvshmem-libfabric/tests/data/nvshmem.c");
-    let mut command = Command::new("cc");
-    good(command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl")).expect("it compiles");
+    built::compile(output, &root().join("tools/nvshmem-libfabric/tests/data/nvshmem.c"), flags);
 }
 
 /// Looks again and again, for up to a minute, until something is there.
