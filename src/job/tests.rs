@@ -3,23 +3,12 @@
 use std::cell::Cell;
 use std::sync::{Barrier, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use test_support::needs::libfabric2;
 
 use super::{Collectives, Job, JobError, Shape};
 use crate::settings::Settings;
-use engine::Watchdog;
-use engine::channel::counts::TAGS;
-use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{LaneConfig, SignalChoice};
-use engine::port::RailLimits;
-use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use engine::rails::Spread;
-use engine::rails::paths::{Path, PathTable};
-use engine::regions::RegionTable;
-use engine::wire::cookie::Cookie;
-use sim_fabric::{FakeFabric, FakeMemory};
+use engine::ids::Pe;
 
 /// Settings for a job on so many rails, with the newer libfabric if there are two.
 pub(crate) fn settings(rails: usize, others: &[(&str, &str)]) -> Settings {
@@ -32,43 +21,25 @@ pub(crate) fn settings(rails: usize, others: &[(&str, &str)]) -> Settings {
     Settings::load(variables).unwrap().0
 }
 
-/// The proxy lane of one of two PEs with so many rails each on the fake fabric.
-pub(crate) fn fake_lane(me: Pe, rails: u8, regions: &RegionTable<FakeMemory>) -> LaneConfig {
-    let path = |pe: u32, rail: u8| {
-        let remote = RailId(rail);
-        Path { to: FakeFabric::address(Pe(pe), remote), remote }
-    };
-    let paths: Vec<Path> =
-        (0..2).flat_map(|pe| (0..rails).map(move |rail| path(pe, rail))).collect();
-    LaneConfig {
-        me,
-        cookie: Cookie::of([*b"0123456789abcdef"]),
-        kind: LaneKind::Proxy,
-        paths: PathTable::new(&paths, usize::from(rails)),
-        regions: regions.directory(),
-        watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
-        signals: SignalChoice::Auto,
-        counted: TAGS,
-        immediate_bytes: 8,
-        spread: Spread::ROUND_ROBIN,
-        devices: false,
-        longest_message: MAX_LONG_MESSAGE,
-    }
-}
-
-pub(crate) const FAKE_RAIL: RailLimits = RailLimits {
-    max_segment: 1 << 20,
-    depth: 16,
-    needs_desc: false,
-    immediate_data: true,
-    longest_message: MAX_MESSAGE,
-    bulk: 0,
-};
-
-/// Where the threads meet.
-struct Room {
+/// Where PEs meet that are threads.
+pub(crate) struct Room {
     said: Mutex<Vec<Vec<u8>>>,
     all: Barrier,
+}
+
+impl Room {
+    pub(crate) fn new(n_pes: u32) -> Self {
+        let said = Mutex::new(vec![Vec::new(); n_pes as usize]);
+        Self { said, all: Barrier::new(n_pes as usize) }
+    }
+
+    pub(crate) fn gather(&self, me: u32, mine: &[u8]) -> Vec<u8> {
+        self.said.lock().unwrap()[me as usize] = mine.to_vec();
+        self.all.wait();
+        let all = self.said.lock().unwrap().concat();
+        self.all.wait();
+        all
+    }
 }
 
 struct Place<'a> {
@@ -85,11 +56,7 @@ impl Collectives for Place<'_> {
     }
 
     fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError> {
-        let said = || self.room.said.lock().unwrap();
-        said()[self.shape.me.index()] = mine.to_vec();
-        self.room.all.wait();
-        let mut all = said().concat();
-        self.room.all.wait();
+        let mut all = self.room.gather(self.shape.me.0, mine);
         self.calls.set(self.calls.get() + 1);
         if self.mishears == Some(self.calls.get()) {
             all.fill(0xff);
@@ -110,10 +77,7 @@ pub(crate) fn connect<T: Send>(
     mishears: Option<(u32, usize)>,
     with: impl Fn(Outcome) -> T + Sync,
 ) -> Vec<T> {
-    let room = Room {
-        said: Mutex::new(vec![Vec::new(); n_pes as usize]),
-        all: Barrier::new(n_pes as usize),
-    };
+    let room = Room::new(n_pes);
     let pe = |me: u32| {
         let mishears = mishears.filter(|(pe, _)| *pe == me).map(|(_, call)| call);
         let shape = Shape { n_pes, me: Pe(me), here: n_pes };

@@ -11,9 +11,9 @@ use engine::lane::host::handover::handover;
 use engine::port::{PeerAddr, RailLimits};
 use engine::rails::counters::RailCounters;
 use engine::rails::paths::{Path, PathTable};
-use engine::regions::{RegionDirectory, RegionTable};
+use engine::regions::RegionTable;
 use engine::wire::cookie::Cookie;
-use sim_fabric::{FakeMemory, FakePort};
+use sim_fabric::{FakeMemory, FakePort, SHARE, lane_config};
 
 use crate::prelude::*;
 
@@ -241,33 +241,11 @@ impl Targets {
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
 pub(crate) fn cookie() -> Cookie {
-    Cookie::of([*b"0123456789abcdef"])
-}
-
-/// What lanes are opened with, unless a test says otherwise.
-pub(crate) fn lane_config(me: Pe, paths: PathTable, regions: Arc<RegionDirectory>) -> LaneConfig {
-    LaneConfig {
-        me,
-        cookie: cookie(),
-        kind: LaneKind::Proxy,
-        paths,
-        regions,
-        watchdog: watchdog(),
-        signals: SignalChoice::Auto,
-        counted: TAGS,
-        immediate_bytes: 8,
-        spread: Spread::ROUND_ROBIN,
-        devices: false,
-        longest_message: MAX_LONG_MESSAGE,
-    }
+    Cookie::of([SHARE])
 }
 
 /// How long user threads wait for their proxy lane.
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
-
-fn watchdog() -> Watchdog {
-    Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
-}
 
 impl Job {
     /// A job on a fabric that behaves.
@@ -301,17 +279,18 @@ impl Job {
                     at + CANARY
                 };
                 let [base, scratch] = [0, 1].map(|bit| alloc(shape.reach(pe, bit)));
+                let usual = lane_config(me, shape.paths(pe), regions.directory());
                 let config = LaneConfig {
                     watchdog: match shape.deadline {
                         Some(deadline) => Watchdog::new(None, Some(deadline)),
-                        None => watchdog(),
+                        None => usual.watchdog,
                     },
                     signals: shape.signals,
                     counted: shape.counted,
                     immediate_bytes: shape.immediate_bytes,
                     spread: shape.spread,
                     devices: shape.has_devices() && !shape.late,
-                    ..lane_config(me, shape.paths(pe), regions.directory())
+                    ..usual
                 };
                 let port = fabric.port(me, shape.limits()).with_fast_path(shape.fast);
                 let lane = Lane::new(port, config);

@@ -7,11 +7,11 @@ use engine::Watchdog;
 use engine::lane::LaneConfig;
 use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
-use engine::wire::cookie::Cookie;
 use engine::wire::handle::Handle;
 use engine::wire::immediate::ImmediateCodec;
+use sim_fabric::lane_config;
 
-use crate::job::lane_config;
+use crate::job::cookie;
 use crate::prelude::*;
 
 /// The system's allocator, which counts what each thread has.
@@ -105,7 +105,7 @@ fn silent_peers_cost_little_memory() {
     // A counted put from each of them, whose signal has not come.
     let before = BYTES.get();
     for pe in 0..PEERS {
-        let codec = ImmediateCodec::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
+        let codec = ImmediateCodec::new(cookie(), Pe(pe), PEERS, 8);
         fabric.forge_immediate_data(Pe(0), RailId(0), codec.encode(Pe(0), Tag::FIRST));
         lane.progress().unwrap();
     }

@@ -1,14 +1,13 @@
 //! Channels of this process: of one PE, and of two that are threads.
 
 use std::sync::mpsc;
-use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use channel_producer::Producer;
 
 use super::*;
 use crate::bootstrap::Callback;
-use crate::job::tests::settings;
+use crate::job::tests::{Room, settings};
 use crate::logging::heard::heard;
 
 fn options() -> Options {
@@ -16,26 +15,17 @@ fn options() -> Options {
     Options { rings: 2, slots: 64, spins: 0, drain, settings: settings(1, &[]) }
 }
 
-/// A bootstrap of PEs that are threads: what each has said, and where they meet.
-fn bootstrap(n_pes: u32, me: u32, room: &Arc<(Mutex<Vec<Vec<u8>>>, Barrier)>) -> Box<Callback> {
+fn bootstrap(n_pes: u32, me: u32, room: &Arc<Room>) -> Box<Callback> {
     let room = Arc::clone(room);
     let gather = move |mine: &[u8], all: &mut [u8]| {
-        room.0.lock().unwrap()[me as usize] = mine.to_vec();
-        room.1.wait();
-        all.copy_from_slice(&room.0.lock().unwrap().concat());
-        room.1.wait();
+        all.copy_from_slice(&room.gather(me, mine));
         0
     };
     Box::new(Callback::new(n_pes, me, gather).unwrap())
 }
 
-fn room(n_pes: u32) -> Arc<(Mutex<Vec<Vec<u8>>>, Barrier)> {
-    let said = vec![Vec::new(); n_pes as usize];
-    Arc::new((Mutex::new(said), Barrier::new(n_pes as usize)))
-}
-
 pub(crate) fn alone_in_its_job() -> Channel {
-    Channel::new(bootstrap(1, 0, &room(1)), &options()).unwrap()
+    Channel::new(bootstrap(1, 0, &Arc::new(Room::new(1))), &options()).unwrap()
 }
 
 fn producer(channel: &Channel) -> Producer {
@@ -111,7 +101,7 @@ fn proxy_panic_is_reported_everywhere() {
 /// PE 1 makes each collective call once PE 0, in it already, has registered memory beside it.
 #[test]
 fn local_registration_runs_beside_collectives() {
-    let room = &room(2);
+    let room = &Arc::new(Room::new(2));
     let (enters, entered) = mpsc::channel();
     let (tells, told) = mpsc::channel();
     let calls: [fn(&Channel, *mut u8); 3] = [

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::job::tests::{FAKE_RAIL, fake_lane};
 use engine::regions::RegionTable;
-use sim_fabric::{FakeFabric, FakePort, Script};
+use sim_fabric::{FakeFabric, FakePort, RAIL, Script, lane_config, straight_paths};
 
 fn lane() -> Lane<FakePort> {
     let fabric = FakeFabric::new(1, 2, Script::default());
     let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
-    Lane::new(fabric.port(Pe(0), vec![FAKE_RAIL]), fake_lane(Pe(0), 1, &regions))
+    let config = lane_config(Pe(0), straight_paths(2, 1), regions.directory());
+    Lane::new(fabric.port(Pe(0), vec![RAIL]), config)
 }
 
 const PUT: Option<usize> = Some(8);

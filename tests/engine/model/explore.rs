@@ -18,8 +18,8 @@ use super::port::{ModelMemory, ModelPort};
 use super::program::{Case, OPS, Op, ProgramOp};
 use super::search::{Choice, Fork, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, operand, place, result, source};
-use crate::job::lane_config;
 use crate::prelude::*;
+use sim_fabric::lane_config;
 
 const LONGEST: usize = 500;
 

@@ -10,13 +10,11 @@ use std::time::Duration;
 use arbitrary::{Result, Unstructured};
 use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{LaneKind, Pe, RailId};
-use engine::lane::{Lane, LaneConfig, SignalChoice};
+use engine::ids::{Pe, RailId};
+use engine::lane::{Lane, LaneConfig};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
-use engine::rails::Spread;
-use engine::rails::paths::{Path, PathTable};
 use engine::regions::RegionTable;
 use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
@@ -25,7 +23,11 @@ use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, Tag, VERSION};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
-use sim_fabric::{CALM, FakeFabric, FakeMemory, FakePort, PortCall, Script};
+use sim_fabric::{
+    CALM, FakeFabric, FakeMemory, FakePort, PortCall, RAIL, SHARE, Script, lane_config,
+    straight_paths,
+};
+use test_support::random::Random;
 
 use crate::messages::{bodies, close, frame, in_the_clear};
 use crate::{Target, part};
@@ -43,7 +45,6 @@ const RAILS: u8 = 2;
 const LEN: usize = 1024;
 const CANARY: usize = 64;
 const SONG: u8 = 0xc5;
-const SHARE: [u8; 16] = *b"0123456789abcdef";
 /// Regions of PE 0, those of bounce memory included.
 const REGIONS: u32 = 8;
 /// Most gets of an input, and the distance of their places in memory.
@@ -112,30 +113,18 @@ impl Bed {
             .map(|pe| RegionTable::new(fabric.memory(Pe(pe), RAILS).with_bounce(256, 2, 2), Pe(pe)))
             .collect();
         let rail = RailLimits {
-            max_segment: 1 << 20,
             depth: 4,
             needs_desc: is(1),
             immediate_data: is(3),
             longest_message: if is(7) { MAX_LONG_MESSAGE } else { MAX_MESSAGE },
-            bulk: 0,
+            ..RAIL
         };
         let port = fabric.port(Pe(0), vec![rail; RAILS.into()]);
-        let far = |pe, rail| (FakeFabric::address(Pe(pe), RailId(rail)), RailId(rail));
-        let all = || (0..PES).flat_map(|pe| (0..RAILS).map(move |rail| far(pe, rail)));
-        let paths: Vec<_> = all().map(|(to, remote)| Path { to, remote }).collect();
         let config = LaneConfig {
-            me: Pe(0),
-            cookie: Cookie::of([SHARE]),
-            kind: LaneKind::Proxy,
-            paths: PathTable::new(&paths, RAILS.into()),
-            regions: tables[0].directory(),
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
-            signals: SignalChoice::Auto,
             counted: if is(3) { 4 } else { 0 },
-            immediate_bytes: 8,
-            spread: Spread::ROUND_ROBIN,
             devices: is(5),
-            longest_message: MAX_LONG_MESSAGE,
+            ..lane_config(Pe(0), straight_paths(PES, RAILS), tables[0].directory())
         };
         let mut lane = Lane::new(port, config);
         if is(4) {
@@ -410,14 +399,9 @@ fn strangers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     let mut bed = Bed::new(*how);
     // What the cookie of others is nobody can learn from what was tried before.
-    let mut random = input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let mut other = [0; 16];
-    for byte in &mut other {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        *byte = (random >> 56) as u8;
-    }
+    let tried: Vec<u64> = input.iter().copied().map(u64::from).collect();
+    let mut random = Random::of(&tried);
+    let other = [0; 16].map(|_: u8| random.next() as u8);
     let mut u = Unstructured::new(rest);
     let mut sent = 0;
     let codec = ImmediateCodec::new(Cookie::of([other]), Pe(1), PES, 8);

@@ -4,7 +4,7 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::port::packet::MAX_MESSAGE;
-use engine::wire::cookie::{Cookie, SHARE_BYTES};
+use engine::wire::cookie::Cookie;
 use engine::wire::message::{
     Body, Frame, HEAD, MAP_BYTES, MAX_EAGER, Message, Numbers, RegionAddr, SealContext, Seq, Tag,
     VERSION,
@@ -13,10 +13,9 @@ use engine::wire::seal::Seal;
 use engine::wire::staging::{
     GetId, Pull, PullSource, PullTarget as To, RECORD as RECORD_BYTES, WireRecord,
 };
+use sim_fabric::SHARE;
 
 use crate::{Target, part};
-
-const SHARE: [u8; SHARE_BYTES] = *b"0123456789abcdef";
 
 pub(crate) const PLAIN: Target = Target {
     name: "message-plain",

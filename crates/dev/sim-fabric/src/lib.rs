@@ -10,6 +10,7 @@
 mod baton;
 mod copies;
 mod fabric;
+mod lane;
 mod port;
 mod prelude;
 mod registration;
@@ -17,6 +18,7 @@ mod script;
 mod world;
 
 pub use fabric::FakeFabric;
+pub use lane::{RAIL, SHARE, lane_config, straight_paths};
 pub use port::FakePort;
 pub use registration::{FakeMemory, FakeRegion};
 pub use script::{CALM, Call, Delivery, Event, PortCall, Script};

@@ -10,12 +10,13 @@ use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::ring::descriptor::{RegionAddr, RegionIndex};
 use crate::channel::ring::slot::{Slot, lap};
-use crate::job::tests::{FAKE_RAIL, fake_lane};
 use cuda::WordsOptions;
 use engine::atomic::{AtomicOp, Width};
 use engine::port::Access;
 use engine::regions::RegionTable;
-use sim_fabric::{FakeFabric, FakeMemory, FakePort, PortCall, Script};
+use sim_fabric::{
+    FakeFabric, FakeMemory, FakePort, PortCall, RAIL, Script, lane_config, straight_paths,
+};
 
 const LEN: usize = 1 << 17;
 
@@ -55,8 +56,8 @@ fn still(rings: u32) -> (Pair, Shared, Consumer) {
     let tables = pes.map(|me| RegionTable::new(fabric.memory(me, 1), me));
     let bases = pes.map(|me| fabric.alloc(me, LEN));
     let lane = |me: Pe| {
-        let config = fake_lane(me, 1, &tables[me.index()]);
-        Lane::new(fabric.port(me, vec![FAKE_RAIL]), config)
+        let config = lane_config(me, straight_paths(2, 1), tables[me.index()].directory());
+        Lane::new(fabric.port(me, vec![RAIL]), config)
     };
     let lanes = pes.map(lane).into();
     let peers = pes.map(|pe| {
