@@ -131,42 +131,32 @@ fn rma() {
 }
 
 #[test]
-fn amo_with_the_short_verb() {
-    let call = call!(nvt_amo_fn_3: at(1), 2, at::<c_void>(0), VERB_3, at(4), AMO_BYTES, 5);
-    assert_eq!((call.reg("rdi"), call.reg32("rsi"), call.reg("rdx")), (1, 2, 0));
-    assert_eq!((call.reg("rcx"), call.reg("r8")), (42 << 32 | 41, 44 << 32 | 43));
-    assert_eq!(call.reg("r9"), 4);
-    assert_eq!((call.stack32(8), call.stack32(12), call.stack32(16)), (51, 52, 5));
+fn amo() {
+    let short = call!(nvt_amo_fn_3: at(1), 2, at::<c_void>(0), VERB_3, at(4), AMO_BYTES, 5);
+    assert_eq!((short.reg("rcx"), short.reg("r8")), (42 << 32 | 41, 44 << 32 | 43));
+    assert_eq!(short.reg("r9"), 4);
+    assert_eq!((short.stack32(8), short.stack32(12), short.stack32(16)), (51, 52, 5));
+    let long = call!(nvt_amo_fn_6: at(1), 2, at::<c_void>(0), VERB_6, at(4), AMO_BYTES, 5);
+    assert_eq!((long.reg("rcx"), long.reg("r8"), long.reg32("r9")), (4, 52 << 32 | 51, 5));
+    assert_eq!((long.stack32(8), long.stack32(20), long.stack32(24)), (41, 44, 45));
+    for call in [short, long] {
+        assert_eq!((call.reg("rdi"), call.reg32("rsi"), call.reg("rdx")), (1, 2, 0));
+    }
 }
 
 #[test]
-fn amo_with_the_long_verb() {
-    let call = call!(nvt_amo_fn_6: at(1), 2, at::<c_void>(0), VERB_6, at(4), AMO_BYTES, 5);
-    assert_eq!((call.reg("rdi"), call.reg32("rsi"), call.reg("rdx")), (1, 2, 0));
-    assert_eq!((call.reg("rcx"), call.reg("r8"), call.reg32("r9")), (4, 52 << 32 | 51, 5));
-    assert_eq!((call.stack32(8), call.stack32(20), call.stack32(24)), (41, 44, 45));
-}
-
-fn assert_put_signal(call: &Call) {
-    assert_eq!((call.reg("rdi"), call.reg32("rsi")), (1, 2));
-    assert_eq!((call.reg("rdx"), call.reg("rcx"), call.reg("r8"), call.reg("r9")), (3, 4, 5, 6));
-    assert_eq!((call.stack32(8), call.stack32(12)), (21, 22));
-    assert_eq!((call.stack32(32), call.stack32(44)), (41, 44));
-}
-
-#[test]
-fn put_signal_with_the_short_verb() {
-    let call = call!(nvt_put_signal_fn_4: at(1), 2, VERB, at(3), at(4), at(5), VERB_3, at(6), AMO_BYTES, 7);
-    assert_put_signal(&call);
-    assert_eq!((call.stack32(48), call.stack32(52), call.stack32(56)), (51, 52, 7));
-}
-
-#[test]
-fn put_signal_with_the_long_verb() {
-    let call = call!(nvt_put_signal_fn_6: at(1), 2, VERB, at(3), at(4), at(5), VERB_6, at(6), AMO_BYTES, 7);
-    assert_put_signal(&call);
-    assert_eq!(call.stack32(48), 45);
-    assert_eq!((call.stack32(56), call.stack32(60), call.stack32(64)), (51, 52, 7));
+fn put_signal() {
+    let short = call!(nvt_put_signal_fn_4: at(1), 2, VERB, at(3), at(4), at(5), VERB_3, at(6), AMO_BYTES, 7);
+    assert_eq!((short.stack32(48), short.stack32(52), short.stack32(56)), (51, 52, 7));
+    let long = call!(nvt_put_signal_fn_6: at(1), 2, VERB, at(3), at(4), at(5), VERB_6, at(6), AMO_BYTES, 7);
+    assert_eq!(long.stack32(48), 45);
+    assert_eq!((long.stack32(56), long.stack32(60), long.stack32(64)), (51, 52, 7));
+    for call in [short, long] {
+        let registers = ["rdi", "rdx", "rcx", "r8", "r9"].map(|name| call.reg(name));
+        assert_eq!((registers, call.reg32("rsi")), ([1, 3, 4, 5, 6], 2));
+        assert_eq!((call.stack32(8), call.stack32(12)), (21, 22));
+        assert_eq!((call.stack32(32), call.stack32(44)), (41, 44));
+    }
 }
 
 #[test]
