@@ -8,14 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod config;
-#[cfg(test)]
-pub(crate) mod heard;
 mod line;
 mod sink;
 
 use std::sync::Once;
 
 pub use config::{VARIABLES, Variable};
+#[cfg(test)]
+pub(crate) use test_support::heard;
 
 use config::Config;
 

@@ -1,47 +1,17 @@
 //! What is written to the log about operations that do not end.
 
-use std::cell::RefCell;
-use std::sync::Once;
 use std::time::Instant;
 
 use engine::ids::WrId;
 use engine::lane::host::handover::handover;
-use log::{LevelFilter, Log, Metadata, Record};
+use test_support::heard::heard;
 
 use crate::prelude::*;
 
-thread_local! {
-    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
-}
-
-/// Keeps the lines of threads that want them.
-struct Lines;
-
-impl Log for Lines {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        LINES.with_borrow_mut(|lines| {
-            if let Some(lines) = lines {
-                lines.push(format!("{}: {}", record.level(), record.args()));
-            }
-        });
-    }
-
-    fn flush(&self) {}
-}
-
-fn warnings(mut during: impl FnMut()) -> Vec<String> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        log::set_logger(&Lines).unwrap();
-        log::set_max_level(LevelFilter::Warn);
-    });
-    LINES.set(Some(Vec::new()));
-    during();
-    LINES.take().unwrap()
+fn warnings(during: impl FnOnce()) -> Vec<String> {
+    let said = heard(during).1;
+    let lines = said.lines().filter(|line| line.starts_with("WARN") || line.starts_with("ERROR"));
+    lines.map(String::from).collect()
 }
 
 fn progress_for(job: &mut Job, seconds: u64) {
@@ -269,11 +239,10 @@ fn each_failure_is_logged() {
         job.put_value(0, pe, 0, 1).unwrap();
         let lines = warnings(|| drop(job.quiet(0, pe).unwrap_err()));
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].starts_with("ERROR: ") && lines[0].contains(&format!("PE {pe}")));
+        assert!(lines[0].starts_with("ERROR ") && lines[0].contains(&format!("PE {pe}")));
     }
 }
 
-/// Completions of segments never begun, or not posted, change nothing else.
 #[test]
 fn unknown_completions_are_logged() {
     let mut job = Job::with(Shape { rails: 1, depth: 1, ..PLAIN });

@@ -1,12 +1,13 @@
-//! What the test programs of the workspace share: [`built`] files, [`fabric`]s, what is [`held`],
-//! [`needs`] and the skips that follow, a [`network`] of several hosts, [`seeds`] of [`random`]
-//! tests, machines by their [`topology`], [`scratch`] folders.
+//! What the test programs of the workspace share: [`built`] files, [`fabric`]s, log lines that
+//! are [`heard`], what is [`held`], [`needs`] and the skips that follow, a [`network`] of several
+//! hosts, [`seeds`] of [`random`] tests, machines by their [`topology`], [`scratch`] folders.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "names say what is not said here")]
 
 pub mod built;
 pub mod fabric;
+pub mod heard;
 pub mod held;
 pub mod needs;
 pub mod network;

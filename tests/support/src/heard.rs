@@ -29,10 +29,10 @@ impl Log for Ear {
 }
 
 /// Runs a function; returns its result and what it logs on this thread, each line "LEVEL text".
-pub(crate) fn heard<T>(run: impl FnOnce() -> T) -> (T, String) {
+pub fn heard<T>(run: impl FnOnce() -> T) -> (T, String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        log::set_logger(&Ear).expect("no unit test has a logger of its own");
+        log::set_logger(&Ear).expect("no test has a logger of its own");
         log::set_max_level(LevelFilter::Info);
     });
     HEARD.set(Some(String::new()));
