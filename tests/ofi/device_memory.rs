@@ -10,7 +10,7 @@ use ofi::{
     Provider,
 };
 
-use crate::process::{open, options, with_devices};
+use crate::process::{open, open_for, options, with_devices};
 
 struct Area {
     addr: usize,
@@ -58,14 +58,6 @@ fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRe
     (refusal, bound.into_inner())
 }
 
-fn open_for_devices(options: &Options) -> Opened {
-    let kinds = MemoryKinds::HostAndDevices;
-    let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
-    // SAFETY: these tests keep what they register until it is over.
-    let opened = unsafe { discovery.open(&discovery.default_rails(), 1, 1) };
-    opened.unwrap_or_else(|error| panic!("{error}"))
-}
-
 #[test]
 fn attempts_are_listed_per_rail() {
     let opened = open(&with_devices(Provider::Shm));
@@ -90,7 +82,8 @@ fn attempts_are_listed_per_rail() {
 #[test]
 fn shm_reaches_devices_on_insistence_only() {
     for choice in [GpuDirect::Auto, GpuDirect::Never] {
-        let opened = open_for_devices(&Options { gpu_direct: choice, ..options(Provider::Shm) });
+        let options = Options { gpu_direct: choice, ..options(Provider::Shm) };
+        let opened = open_for(&options, MemoryKinds::HostAndDevices);
         let (refusal, bound) = register(&opened, Err("none"));
         assert_eq!(bound, 0, "{choice:?}");
         assert!(!refusal.is_error, "it may be staged");

@@ -72,15 +72,13 @@ fn loopback_rails_have_own_addresses() {
 fn rails_follow_chosen_device_order() {
     let devices = ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2"].map(String::from).to_vec();
     let chosen = Options { devices: Devices::Include(devices), ..options(Provider::TcpRxm) };
-    let discovery =
-        Discovery::run(&chosen, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(&chosen, false, MemoryKinds::Host).expect("loopback");
     let names: Vec<&str> = discovery.devices().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2#2"]);
     assert_eq!(discovery.default_rails(), [0, 1, 2, 3]);
 
     let capped = Options { max_nic_per_pe: 3, ..chosen };
-    let discovery =
-        Discovery::run(&capped, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(&capped, false, MemoryKinds::Host).expect("loopback");
     assert_eq!(discovery.default_rails(), [0, 1, 2]);
 }
 
@@ -105,8 +103,7 @@ fn auto_settles_on_tcp_with_reasons() {
         return;
     }
     let automatic = Options { devices: Devices::Any, ..options(Provider::Auto) };
-    let discovery = Discovery::run(&automatic, true, MemoryKinds::Host)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(&automatic, true, MemoryKinds::Host).expect("tcp");
     assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
     for refusal in discovery.refusals() {
         println!("{refusal}");

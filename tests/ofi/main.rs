@@ -11,6 +11,5 @@ mod host_memory;
 mod lifetime;
 mod messages;
 mod process;
-mod registration;
 mod topology;
 mod transfers;

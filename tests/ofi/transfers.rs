@@ -1,7 +1,9 @@
 //! Transfers of the port over real providers: bytes, completions, refusals.
 
 use engine::ids::{RailId, WrId};
-use engine::port::{Access, DataPath, Direction, Failure, Local, Operation, Polled, Transfer};
+use engine::port::{
+    Access, DataPath, Direction, Failure, Local, MemoryPort, Operation, Polled, Transfer,
+};
 use ofi::Provider;
 use std::time::Instant;
 
@@ -116,6 +118,20 @@ fn a_guessed_key_reaches_nothing() {
             assert_ne!(key, target.key(RailId(0)));
             failure_of(&mut process, target.remote(0), key);
             assert_eq!((target.now_all(), known.now_all()), (vec![0; 64], vec![0; 64]));
+        }
+    }
+}
+
+#[test]
+fn invalid_memory_is_not_registered() {
+    for provider in PROVIDERS {
+        let opened = open(&options(provider));
+        let byte = 0_u8;
+        let addr = &raw const byte as usize;
+        for (addr, len) in [(addr, 0), (0, 8), (addr, usize::MAX)] {
+            let error = opened.memory.register(addr, len, Access::Local).expect_err("no memory");
+            assert!(error.text.contains("are no memory"), "{error}");
+            assert!(error.text.contains(&opened.report.rails[0].name), "{error}");
         }
     }
 }

@@ -1,14 +1,11 @@
 //! Messages of one rail: double completions, failures, taken receives, lack of room.
 
 use std::ptr;
-use std::sync::Arc;
 
 use libfabric_sys::{fi_addr_t, fid_ep};
 
 use super::*;
-use crate::data_path::rail::Receives;
-use crate::objects::contexts::Contexts;
-use crate::objects::fabric::Fabrics;
+use crate::data_path::rail::tests::open;
 use crate::options::{Devices, Options};
 use crate::provider::Provider;
 use crate::{Discovery, MemoryKinds};
@@ -22,12 +19,8 @@ fn rail(provider: Provider) -> Rail {
         _ => Devices::Any,
     };
     let options = Options { provider, devices, ..crate::options::tests::options() };
-    let found =
-        Discovery::run(&options, true, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
-    let (mut fabrics, contexts) = (Fabrics::default(), Arc::new(Contexts::new(1)));
-    let device = &found.devices()[0];
-    Rail::open(&mut fabrics, device, &options, &contexts, 1, Receives::Messages)
-        .unwrap_or_else(|error| panic!("{error}"))
+    let found = Discovery::run(&options, true, MemoryKinds::Host).expect("a device");
+    open(&found.devices()[0], 1).expect("a rail")
 }
 
 fn context(rail: &Rail, id: BufferId) -> *mut c_void {
