@@ -14,7 +14,6 @@ pub(crate) fn load_early() {
     }
 }
 
-/// Memory, with what keeps it unless that is the channel. It is released by who has had it.
 pub(crate) struct Registered {
     pub(crate) heap: Heap,
     _own: Option<Memory>,

@@ -26,7 +26,6 @@ pub(crate) fn options() -> Options {
     Options { rings: 2, slots: 256, ..Options::from_env().unwrap() }
 }
 
-/// The device API on a channel, which outlives the threads that use it.
 pub(crate) fn producer(channel: &Channel) -> Producer {
     // SAFETY: scenarios end their threads before they end the channel.
     unsafe { Producer::new(channel.context()) }
@@ -41,7 +40,6 @@ const TICKET: usize = 8;
 const SWAPPED: usize = 16;
 const NARROW: usize = 24;
 const MARKS: usize = 4096;
-/// Words of a thread of a sender.
 const SIGNALS: usize = 16 << 10;
 const ACKS: usize = 20 << 10;
 const ORDERED: usize = 24 << 10;

@@ -176,7 +176,6 @@ fn waiting_peer_puts_keep_memory() {
     assert!(!in_use(&mut job, base, 1 << 14));
 }
 
-/// A quiet waits for what was begun before it, however long another thread goes on.
 #[test]
 fn quiet_ends_under_concurrent_puts() {
     let job = Job::new(8, &PLAIN, Script { delay: (2_000_000, 4_000_000), ..CALM });

@@ -259,7 +259,6 @@ fn parking_ends_under_load() {
     }
 }
 
-/// A batch is over when all of its operations are delivered, whatever else goes on.
 #[test]
 fn batch_ends_while_others_go_on() {
     for_seeds("batch_ends_while_others_go_on", &[], 40, |seed| {

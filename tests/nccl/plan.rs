@@ -258,7 +258,6 @@ impl Maker {
     }
 }
 
-/// Takes room for so many bytes behind a guard.
 fn advance(random: &mut Random, free: &mut usize, len: usize) -> usize {
     let at = *free + if random.once_in(4) { 1 } else { random.between(1, 33) };
     *free = at + len;

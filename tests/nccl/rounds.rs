@@ -18,7 +18,6 @@ const ROUNDS: u64 = 2;
 /// A value of `NVSHMEM_LIBFABRIC_DEBUG` with which the log says at the end that there were flushes.
 pub(crate) const FLUSHED: &str = "consistency=flush";
 
-/// All operations at once, on several contexts of two blocks.
 pub(crate) fn traffic(place: &Place) {
     play(place, Mix::Traffic, Style::Device, &[2, 1]);
 }

@@ -261,7 +261,6 @@ impl Stage {
         }
     }
 
-    /// Checks every byte and word at the end of a round: puts are there, nothing else changed.
     fn look_at_everything(&self, round: &Round) {
         for way in self.ways_in() {
             let (mut expected, steps) = (bytes(round.guards(way), self.area), round.steps(way));

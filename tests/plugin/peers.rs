@@ -43,7 +43,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A job that does not connect, and what every PE says of it.
 fn refused<T: Send + 'static>(
     name: &str,
     fabric: Fabric,

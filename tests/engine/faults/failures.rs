@@ -34,7 +34,6 @@ fn failed_write_names_peer_and_rail() {
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
 }
 
-/// One operation may take any time, as long as others to the same peer end.
 #[test]
 fn slow_put_among_others_survives() {
     let mut job = Job::with(Shape { rails: 1, ..PLAIN });
@@ -54,7 +53,6 @@ fn slow_put_among_others_survives() {
     assert!(is_it, "{failed}");
 }
 
-/// A failed rail fails the peers that have something on it, at once, and no other.
 #[test]
 fn rail_failure_concerns_its_peers() {
     // By what it says when it is polled, or when it is asked.
@@ -220,7 +218,6 @@ fn memory_without_keys_is_refused() {
     assert!(!job.members[0].lane.try_start(&put), "nor on the fast path");
 }
 
-/// What the fabric refuses at once, on the fast path, fails the peer.
 #[test]
 fn fast_path_reports_refusals() {
     let mut job = Job::with(Shape { needs_desc: false, fast: true, heap: 4096, ..PLAIN });

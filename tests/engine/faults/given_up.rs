@@ -154,7 +154,6 @@ fn peer_taking_no_answers_fails() {
     }
 }
 
-/// A failed peer may hold all the room there is: those who wait for room are told.
 #[test]
 fn wait_for_lost_room_fails() {
     let mut job = Job::new(4, &narrow(0), CALM);

@@ -25,7 +25,6 @@ const LONGEST: usize = 500;
 
 struct Pruned;
 
-/// One execution.
 pub(crate) struct Model {
     pub(crate) world: RefCell<World>,
     search: RefCell<Search>,
@@ -193,7 +192,6 @@ impl Model {
         Some(taken)
     }
 
-    /// Chooses whether a post or a send finds no room.
     pub(crate) fn choose_again(&self) -> bool {
         self.choose_within_call(Choice::Again, |world| &mut world.again)
     }

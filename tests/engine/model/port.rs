@@ -186,7 +186,6 @@ impl Clock for ModelPort {
     }
 }
 
-/// Registers a PE's heap: keys that say whose they are.
 #[derive(Debug)]
 pub(crate) struct ModelMemory {
     pub(crate) pe: usize,

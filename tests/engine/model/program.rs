@@ -47,7 +47,6 @@ impl Op {
     }
 }
 
-/// Two programs and the fabric between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -57,9 +56,7 @@ pub(crate) struct Case {
     pub(crate) counted: u16,
     /// Whether puts of more than a word go by rails chosen by load.
     pub(crate) balanced: bool,
-    /// How often a post or a send finds no room.
     pub(crate) again: u32,
-    /// How many messages arrive a second time.
     pub(crate) duplicates: u32,
     pub(crate) failures: u32,
     /// How many rails of either PE fail as a whole, at most one of each.

@@ -30,14 +30,12 @@ pub(crate) enum Choice {
     Early(bool),
 }
 
-/// A choice taken, and those not tried yet.
 #[derive(Debug)]
 pub(crate) struct Fork {
     pub(crate) taken: Choice,
     pub(crate) left: Vec<Choice>,
 }
 
-/// State kept from one execution to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     pub(crate) path: Vec<Fork>,

@@ -51,7 +51,6 @@ pub(crate) fn key(pe: usize, rail: RailId) -> u64 {
     (pe as u64) << 8 | u64::from(rail.0)
 }
 
-/// A write that the fabric has taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) id: u32,
@@ -63,7 +62,6 @@ pub(crate) struct Flight {
     pub(crate) delivered: bool,
 }
 
-/// A message that the fabric has taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) id: u32,
@@ -93,13 +91,11 @@ pub(crate) enum Mail {
     ImmediateData(u64),
 }
 
-/// What a poll is to report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Done {
     Completed(WrId),
     Failed(WrId),
     MessageFailed(WrId),
-    /// The rail, as a whole.
     RailFailed,
 }
 
@@ -110,7 +106,6 @@ pub(crate) struct Side {
     /// with the same history are in the same state.
     pub(crate) history: u64,
     pub(crate) next: usize,
-    /// The operation before is a quiet that has not ended.
     pub(crate) quieting: bool,
     pub(crate) failed: bool,
     pub(crate) done: Vec<VecDeque<Done>>,
@@ -128,7 +123,6 @@ pub(crate) struct Fed {
     pub(crate) left: u32,
 }
 
-/// Everything but the lanes.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) case: Rc<Case>,
@@ -323,7 +317,6 @@ impl World {
         }
     }
 
-    /// The bytes of local words.
     pub(crate) fn load(pe: usize, addr: usize, into: &mut [u8]) {
         for (at, word) in into.chunks_mut(8).enumerate() {
             word.copy_from_slice(&content(pe, addr + 8 * at).to_le_bytes()[..word.len()]);

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::prelude::*;
 
-/// A region: where it begins, its length, and what names it.
 pub(super) type Region = (usize, usize, HandleBytes);
 
 /// An effect that the target sees once.

@@ -221,7 +221,6 @@ fn repeated_messages_are_answered_again() {
     assert_eq!(job.word(1, 0), 22);
 }
 
-/// Messages that wait for earlier ones are within the window; none behind it is kept.
 #[test]
 fn waiting_messages_are_bounded() {
     let mut job = Job::with(PLAIN);

@@ -105,7 +105,6 @@ fn warps_at_once_take_few_messages() {
     }
 }
 
-/// A token for several experts is copied out once, and is at all of its places.
 #[test]
 fn repeated_bytes_are_copied_once() {
     const EXPERTS: usize = 4;

@@ -162,7 +162,6 @@ fn unreadable_bytes_are_refused() {
     }
 }
 
-/// A list whose region is released while it waits to be copied moves nothing.
 #[test]
 fn lists_of_released_regions_move_nothing() {
     let mut waited = 0;

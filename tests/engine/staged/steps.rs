@@ -40,7 +40,6 @@ fn only_staged_bytes_are_copied() {
     }
 }
 
-/// Bounce buffers serve what the fabric does not reach, and nothing else.
 #[test]
 fn only_unreachable_memory_is_bounced() {
     let ways = [Direction::Write, Direction::Read]
@@ -250,7 +249,6 @@ fn staged_bytes_are_counted() {
     }
 }
 
-/// Puts beyond the bound wait, with their signals, and gets.
 #[test]
 fn outstanding_transfers_are_bounded() {
     let bounce = (1024, 80, 80);

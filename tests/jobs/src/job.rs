@@ -116,7 +116,6 @@ impl Job {
         Self { dies: Some((pe, outcome)), ..self }
     }
 
-    /// As a test. What lacks its fabric is skipped, and says why.
     pub fn trial(self) -> Trial {
         needs::trial(self.name(), self.fabric.library(), move |library| self.run(library))
     }

@@ -106,7 +106,6 @@ impl Connection {
         Self { plugin, group, ranks, properties, style, blocks, regions, proxy }
     }
 
-    /// Makes a block of contexts, before the progress thread starts.
     pub(crate) fn create_block(&mut self, contexts: usize) -> Block {
         assert!(self.proxy.is_none());
         let block = self.plugin.create_context(self.group, contexts as c_int).unwrap();
@@ -164,7 +163,6 @@ impl Connection {
         }));
     }
 
-    /// Ends the progress thread, which has nothing under way, until the next start.
     pub(crate) fn stop(&mut self) {
         self.proxy = None;
     }

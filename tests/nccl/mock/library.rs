@@ -72,8 +72,7 @@ macro_rules! by_version {
 }
 
 macro_rules! opaque {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
-        $(#[$doc])*
+    ($($name:ident)*) => {$(
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) struct $name(pub(crate) *mut c_void);
 
@@ -84,19 +83,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque! {
-    /// A communicator's use of the plugin.
-    Instance
-    /// What others connect to.
-    Listening
-    /// All ranks, connected.
-    Group
-    /// A block of contexts.
-    Block
-    Region
-    /// An operation under way.
-    Request
-}
+opaque!(Instance Listening Group Block Region Request);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Rank(pub(crate) u32);

@@ -54,7 +54,6 @@ pub(crate) fn executable(path: &Path, text: &str) {
     assert!(child.wait().expect("it ends").success(), "{install:?}");
 }
 
-/// Returns for each path in a directory the contents, or the link's target, and the mode.
 pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -158,7 +157,6 @@ pub(crate) fn file_name(number: u32) -> String {
     format!("nvshmem_transport_libfabric.so.{number}")
 }
 
-/// The plugins that were built with this program. Made once.
 pub(crate) fn plugins() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {

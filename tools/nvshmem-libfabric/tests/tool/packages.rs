@@ -61,7 +61,6 @@ pub(crate) fn make(target: &str, prefix: &Path) -> Command {
     make
 }
 
-/// Returns a prefix in which `make install` has run, once.
 pub(crate) fn prefix() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -107,7 +106,6 @@ pub(crate) fn has_all_files(tool: &mut Command, directory: &Path) -> Case {
     Ok(())
 }
 
-/// Checks that a package has manual and completions, and no record.
 fn has_pages(share: &Path, manual: &str, zsh: &str) {
     let bash = "bash-completion/completions/nvshmem-libfabric";
     let fish = "fish/vendor_completions.d/nvshmem-libfabric.fish";
