@@ -4,6 +4,7 @@
 mod fabric;
 pub(crate) mod gpus;
 mod host;
+mod recipes;
 mod versions;
 
 use std::cmp::Reverse;
@@ -85,7 +86,8 @@ pub(crate) struct Diagnosis {
 
 impl Diagnosis {
     pub(crate) fn of(info: &Info) -> Self {
-        let modules = [versions::checks, fabric::checks, gpus::checks, host::checks];
+        let modules =
+            [versions::checks, fabric::checks, recipes::checks, gpus::checks, host::checks];
         let rows = modules.into_iter().flat_map(|checks| checks(info));
         let checks: Vec<Check> = rows.map(|(id, check)| Check { id, ..check }).collect();
         let count = |verdict, what: &str| match checks
