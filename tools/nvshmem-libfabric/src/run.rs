@@ -282,9 +282,19 @@ fn quoted(word: &str) -> Cow<'_, str> {
     shlex::try_quote(word).unwrap_or_default()
 }
 
+/// Managers of environments, which choose the Python behind `run` themselves.
+const MANAGERS: [&str; 8] =
+    ["uv", "poetry", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba"];
+
 /// The NVSHMEM of the first program that has one, and how it has it. Launchers and wrappers have
 /// none, so the words behind them are looked at as well.
 fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
+    let is_manager = |word: &OsString| {
+        Path::new(word).file_name().is_some_and(|name| MANAGERS.iter().any(|known| name == *known))
+    };
+    if words.windows(2).any(|two| is_manager(&two[0]) && two[1] == "run") {
+        return None;
+    }
     let words = words.iter().filter(|word| !word.as_bytes().starts_with(b"-"));
     words.filter_map(|word| linker::program(word)).find_map(|program| {
         let python =

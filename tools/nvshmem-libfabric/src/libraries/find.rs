@@ -77,11 +77,12 @@ fn own_packages() -> Option<PathBuf> {
 }
 
 pub(crate) fn of_python(python: &Path) -> Vec<PathBuf> {
-    // The interpreter alone knows where its packages are.
-    let said = child::output(python, &["-c", "import sys\nfor p in sys.path: print(p)"]);
-    let said = said.unwrap_or_default();
+    // The interpreter alone knows where its packages are. Conda has NVSHMEM beside the packages.
+    let all = "import sys\nfor p in sys.path + [sys.prefix]: print(p)";
+    let said = child::output(python, &["-c", all]).unwrap_or_default();
     let directories = said.lines().filter(|line| line.starts_with('/')).map(Path::new);
-    directories.flat_map(|at| in_directory(&at.join("nvidia/nvshmem/lib"))).collect()
+    let places = directories.flat_map(|at| ["nvidia/nvshmem/lib", "lib"].map(|lib| at.join(lib)));
+    places.flat_map(|at| in_directory(&at)).collect()
 }
 
 fn below(path: PathBuf) -> Vec<PathBuf> {

@@ -47,13 +47,15 @@ fn path(bin: &Path) -> String {
 
 /// The words in capitals are programs and scripts that the case makes; behind each line is the
 /// number of the plugin file that is loaded, and the status.
-const LINES: [(&str, u32, i32); 11] = [
+const LINES: [(&str, u32, i32); 13] = [
     ("PROGRAM 3", 5, 3),
     ("mpirun -n 2 -H a,b PROGRAM 3", 5, 3),
     ("srun --mpi=pmix -N2 PROGRAM 3", 5, 3),
     ("wrapper mpirun -n 2 -H a,b PROGRAM 3", 5, 3),
     ("python3 TRAIN", 3, 0),
     ("PYTHON -u TRAIN", 3, 0),
+    ("CONDA TRAIN", 5, 0),
+    ("uv run python3 TRAIN", 5, 0),
     ("torchrun --nproc-per-node 2 TRAIN", 3, 0),
     ("accelerate launch TRAIN", 3, 0),
     ("srun -n2 -x python3 TRAIN", 3, 0),
@@ -87,6 +89,12 @@ pub(crate) fn command_lines() -> Case {
     let python = format!("[ \"$1\" = -c ] && echo {site} && exit\nexec {packaged}");
     script(&scratch.join("bin/python3"), &python);
     script(&scratch.join("bin/python3.12"), &python);
+    let conda = MadeUp::new(&scratch, "conda", "3.6.5", 5);
+    conda.program(&scratch.join("of-conda"));
+    let its = format!("[ \"$1\" = -c ] && echo {} && exit\nexec {}", at("conda"), at("of-conda"));
+    script(&scratch.join("conda/bin/python3"), &its);
+    let its_own = format!("shift 2; exec {} \"$@\"", at("conda/bin/python3"));
+    script(&scratch.join("bin/uv"), &its_own);
     executable(&scratch.join("bin/torchrun"), &format!("#!{}\n", at("bin/python3.12")));
     executable(&scratch.join("bin/accelerate"), "#!/usr/bin/env python3\n");
     script(&scratch.join("bin/mpirun"), "shift 4; exec \"$@\"");
@@ -98,6 +106,7 @@ pub(crate) fn command_lines() -> Case {
             "PROGRAM" => at("program-3.6.5"),
             "TRAIN" => at("train.py"),
             "PYTHON" => at("bin/python3.12"),
+            "CONDA" => at("conda/bin/python3"),
             "TOOL" => bed::TOOL.to_owned(),
             "PLUGINS" => plugins().display().to_string(),
             word => word.to_owned(),
