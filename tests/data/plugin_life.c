@@ -126,7 +126,6 @@ int main(int argc, char **argv) {
             nvt_op_attrs_7 plain = {0};
             int status = ops->rma(transport, 0, of, &bare, &side, len, qp);
             check(status == NVT_STATUS_INVALID_VALUE, "rma without a handle");
-            /* Where the provider takes batches. */
             if (ops->rma_with_hints != NULL) {
                 status = ops->rma_with_hints(transport, 0, of, &bare, &side, len, qp, &plain);
             }

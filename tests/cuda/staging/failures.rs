@@ -7,7 +7,7 @@ use crate::prelude::*;
 cases! {
     Fake: failed_copy_ends_its_context, refused_copy_is_told_at_once,
         half_refused_copy_ends_its_context, second_device_may_lack_memory,
-        lost_device_ends_its_staging, driver_shutdown_is_told;
+        lost_device_ends_its_staging, driver_shutdown_is_told, nothing_follows_a_lost_word;
     Any: address_of_no_memory_is_refused;
     Fake ("FAKE_CUDA_PINNED_LIMIT" = "65536"): unlockable_memory_is_refused;
 }
@@ -53,6 +53,23 @@ fn refused_copy_is_told_at_once(bed: &Bed) {
         &["cuMemcpy2DAsync_v2", "64 bytes", &addr, "CUDA_ERROR_INVALID_VALUE"],
     );
     assert!(stage.port.poll().is_none(), "nothing was started");
+    stage.copy_in(heap, &[1; 64]);
+}
+
+/// Until a flush has told of the word, neither a copy nor another word is let by.
+fn nothing_follows_a_lost_word(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
+    bed.write(heap, &[0; 16]);
+    // These are stored by a copy.
+    let bytes = [7; 3];
+    stage.port.queue_write(heap, &bytes, DeferredOrder::After).expect("soon");
+    bed.refuse(0, 2);
+    for _ in 0..2 {
+        refused(copy(&mut stage, IN, heap + 64), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+        stage.port.queue_write(heap + 8, &bytes, DeferredOrder::After).expect("soon");
+    }
+    refused(stage.port.flush(), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    assert_eq!((stage.port.flush(), bed.word(heap + 8)), (Ok(()), 0));
     stage.copy_in(heap, &[1; 64]);
 }
 

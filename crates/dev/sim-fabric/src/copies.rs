@@ -237,6 +237,10 @@ impl FakeCopies {
     }
 
     fn submit_deferred(&mut self) -> Result<(), PortError> {
+        if let Some(error) = &self.lost {
+            self.soon.clear();
+            return Err(error.clone());
+        }
         let mut world = self.fabric.world();
         if !self.soon.is_empty() {
             world.finish_lists(self.pe);

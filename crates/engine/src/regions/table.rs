@@ -26,7 +26,7 @@ pub struct RegionTable<M: MemoryPort> {
     /// Bytes of a bounce buffer, for handles of staged regions; 0 before there is one.
     bounce_len: AtomicU64,
     /// Reason that bounce memory could not be registered. Locked during its registration.
-    installing: Mutex<Option<EngineError>>,
+    pub(super) installing: Mutex<Option<EngineError>>,
 }
 
 #[derive(Debug)]
@@ -223,7 +223,8 @@ impl<M: MemoryPort> RegionTable<M> {
 
 impl<M: MemoryPort> StagerSource for RegionTable<M> {
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError> {
-        let mut failed = lock(&self.installing);
+        // A registering thread that holds it may wait for the device: the caller asks again.
+        let Ok(mut failed) = self.installing.try_lock() else { return Ok(()) };
         // Not tried again: each attempt would allocate and register all bounce memory.
         if let Some(error) = &*failed {
             return Err(error.clone());

@@ -1,6 +1,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use super::*;
+use crate::port::copies::Stager;
 use crate::port::{Access, MemoryPort, PortError, Registered};
 use crate::wire::handle::{HandleBytes, HandleView};
 
@@ -11,11 +15,14 @@ const LEN: usize = 4096;
 struct Memory {
     reach: Mutex<Reach>,
     closes: AtomicBool,
+    /// Held while the device is waited for.
+    device: Mutex<()>,
 }
 
 impl Memory {
     fn table() -> Arc<RegionTable<Self>> {
-        let memory = Self { reach: Mutex::new(Reach::Direct), closes: AtomicBool::new(true) };
+        let (reach, closes) = (Mutex::new(Reach::Direct), AtomicBool::new(true));
+        let memory = Self { reach, closes, device: Mutex::new(()) };
         RegionTable::new(memory, Pe(0))
     }
 }
@@ -37,6 +44,11 @@ impl MemoryPort for Memory {
         })
     }
 
+    fn take_stager(&self) -> Option<Stager> {
+        drop(lock(&self.device));
+        None
+    }
+
     fn close(&self, (): &mut ()) -> Result<(), PortError> {
         if self.closes.load(Ordering::Relaxed) {
             return Ok(());
@@ -53,6 +65,25 @@ fn lane(table: &RegionTable<Memory>) -> LaneRegions {
     let mut regions = LaneRegions::new(table.directory(), LaneKind::Proxy, false);
     regions.sync();
     regions
+}
+
+/// A registering thread may wait for kernels, and these for the proxy thread.
+#[test]
+fn provision_waits_for_no_registration() {
+    let table = Memory::table();
+    *lock(&table.memory().reach) = Reach::Staged;
+    let busy = lock(&table.memory().device);
+    let (told, answer) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| table.register(BASE, LEN, Access::LocalAndRemote));
+        while table.installing.try_lock().is_ok() {
+            thread::yield_now();
+        }
+        scope.spawn(|| told.send(table.provide((BASE, 8))));
+        let answer = answer.recv_timeout(Duration::from_secs(5));
+        drop(busy);
+        assert_eq!(answer, Ok(Ok(())));
+    });
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Staging {
         let has_deferred = self.has_deferred || !self.unflushed.is_empty();
         match &mut self.stager {
             Some(stager) if has_deferred && order == DeferredOrder::After => {
-                let settled = stager.copies.flush();
+                let settled = self.flush_error.clone().map_or_else(|| stager.copies.flush(), Err);
                 // The next `flush_writes` reports it to the messages whose writes are missing.
                 settled.inspect_err(|error| self.flush_error = Some(error.clone()))
             }

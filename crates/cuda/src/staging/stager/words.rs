@@ -76,11 +76,18 @@ impl DeviceStager {
     }
 
     pub(super) fn submit_deferred(&mut self) -> Result<(), PortError> {
-        let Some(context) = self.deferred.first().map(|first| first.context) else { return Ok(()) };
-        let stored = self.wait_for_words().and_then(|()| {
-            let words = &mut self.contexts[context].copies.words;
-            Ok(words.store_all(&mut self.deferred)?)
-        });
+        let stored = match (&self.flush_error, self.deferred.first()) {
+            // Nothing follows a lost write before a flush has told of it.
+            (Some(error), _) => Err(error.clone()),
+            (None, None) => return Ok(()),
+            (None, Some(first)) => {
+                let context = first.context;
+                self.wait_for_words().and_then(|()| {
+                    let words = &mut self.contexts[context].copies.words;
+                    Ok(words.store_all(&mut self.deferred)?)
+                })
+            }
+        };
         self.deferred.clear();
         if stored.is_err() {
             self.ranges.iter_mut().for_each(|entry| entry.words.0.fill(None));
