@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::prelude::*;
+use crate::staged::ALL;
 
 /// A failed lane tries for a while to tell its peers, and not at each call again.
 #[test]
@@ -331,6 +332,27 @@ fn replies_and_puts_take_turns() {
         }
         let (fetched, left) = (job.word(0, 0), job.lane(0).pending(Pe(1)));
         assert!(fetched > 100 && (1..900).contains(&left), "{fetched} fetched, {left} puts left");
+    }
+}
+
+/// As above, beside the reads of a peer's staged put, which has many segments.
+#[test]
+fn replies_and_staged_reads_take_turns() {
+    let (heap, bounce) = (1 << 16, (1 << 16, 1, 1));
+    let shape = Shape { n_pes: 3, staged: ALL, rails: 1, depth: 1, max_segment: 64, ..PLAIN };
+    for delay in [(1000, 3000), (1000, 1000)] {
+        let script = Script { shared_queue: true, delay, ..CALM };
+        let mut job = Job::new(1, &Shape { heap, bounce, ..shape.clone() }, script);
+        job.put(1, 0, 8, 64_000).unwrap();
+        for _ in 0..1000 {
+            if job.lane(2).pending(Pe(0)) < 4 {
+                job.fetch(2, 0, 0).unwrap();
+            }
+            job.iterate_some(&[0, 1, 2], 1);
+        }
+        let read = job.fabric.deliveries().len();
+        let (fetched, is_over) = (job.word(0, 0), job.is_quiet(1, 0).unwrap());
+        assert!(fetched > 100 && read > 100 && !is_over, "{fetched} fetched, {read} segments read");
     }
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct Core<P: Port> {
     emptied: Vec<CompletionId>,
     /// Peers to which a control message is due.
     control: VecDeque<Pe>,
+    /// Whether they go first in the next iteration.
+    control_first: bool,
     /// Peers with messages whose acknowledgement was not requested.
     unrequested: Vec<Pe>,
     /// Peers with received messages that may be executed now.
@@ -151,6 +153,7 @@ impl<P: Port> Core<P> {
             settling: Vec::new(),
             emptied: Vec::new(),
             control: VecDeque::new(),
+            control_first: false,
             unrequested: Vec::new(),
             executable: Vec::new(),
             staging_events: VecDeque::new(),

@@ -275,6 +275,17 @@ impl<P: Port> Core<P> {
         !self.control.is_empty()
     }
 
+    /// Notes whether other work was posted: a transmit queue's last entry is then left to a control
+    /// message that waits, once.
+    pub(crate) fn take_turn(&mut self, posted: bool) {
+        self.control_first |= posted && self.has_control();
+    }
+
+    /// Sends control messages for which other work has left no capacity.
+    pub(crate) fn send_refused_control(&mut self) -> bool {
+        self.control_first && self.send_control()
+    }
+
     /// Sends due control messages as far as capacity permits. Returns whether any left.
     #[cold]
     pub(crate) fn send_control(&mut self) -> bool {
@@ -294,6 +305,7 @@ impl<P: Port> Core<P> {
                 break;
             }
         }
+        self.control_first &= !moved;
         moved
     }
 

@@ -44,8 +44,6 @@ pub struct Lane<P: Port> {
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
     pulse: Arc<Pulse>,
-    /// Whether control messages go before queued work in this iteration.
-    control_first: bool,
     pub(crate) allows_peer_exit: bool,
     has_sent_last_messages: bool,
 }
@@ -65,7 +63,6 @@ impl<P: Port> Lane<P> {
             others: Vec::new(),
             abandoned: None,
             pulse: Arc::default(),
-            control_first: false,
             allows_peer_exit: false,
             has_sent_last_messages: false,
         }

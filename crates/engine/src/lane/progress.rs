@@ -70,16 +70,11 @@ impl<P: Port> Lane<P> {
         if self.core.has_settling() {
             self.core.settle();
         }
+        busy |= self.core.send_refused_control();
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
-            // Both may need the transmit queue's last entry: who got it lets the other go first.
-            if self.control_first && self.core.has_control() {
-                let sent = self.core.send_control();
-                self.control_first = !sent;
-                busy |= self.serve() | sent;
-            } else {
-                busy |= self.serve();
-                self.control_first |= busy;
-            }
+            let served = self.serve();
+            self.core.take_turn(served);
+            busy |= served;
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {
             busy |= self.serve_inbox();

@@ -347,6 +347,7 @@ impl Staging {
                 break;
             }
         }
+        core.take_turn(moved);
         moved
     }
 
