@@ -44,6 +44,8 @@ pub struct Lane<P: Port> {
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
     pulse: Arc<Pulse>,
+    /// Whether staged transfers go before queued work in the next iteration.
+    staged_first: bool,
     pub(crate) allows_peer_exit: bool,
     has_sent_last_messages: bool,
 }
@@ -63,6 +65,7 @@ impl<P: Port> Lane<P> {
             others: Vec::new(),
             abandoned: None,
             pulse: Arc::default(),
+            staged_first: false,
             allows_peer_exit: false,
             has_sent_last_messages: false,
         }

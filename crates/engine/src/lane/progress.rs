@@ -70,10 +70,17 @@ impl<P: Port> Lane<P> {
         if self.core.has_settling() {
             self.core.settle();
         }
+        // All may need the transmit queue's last entry: who got it lets the others go first.
         busy |= self.core.send_refused_control();
+        if self.staged_first {
+            let posted = self.staging.post_outgoing(&mut self.core);
+            self.staged_first = !posted;
+            busy |= posted;
+        }
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
             let served = self.serve();
             self.core.take_turn(served);
+            self.staged_first |= served && self.staging.has_outgoing();
             busy |= served;
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.has_work()) {

@@ -322,8 +322,12 @@ impl Staging {
         }
     }
 
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// Posts and sends outgoing transfers until a few were refused. Returns whether anything moved.
-    fn post_outgoing<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+    pub(crate) fn post_outgoing<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let (mut moved, mut refused) = (false, 0);
         for _ in 0..self.outgoing.len() {
             let Some(token) = self.outgoing.pop_front() else { break };
