@@ -30,7 +30,8 @@ pub(crate) struct ProgressCounter {
 /// A cache line, which holds nothing but the counter.
 pub(crate) const BYTES: usize = 64;
 
-const PATIENCE: Duration = Duration::from_millis(200);
+/// A busy machine may start the stream late, and without the counter polls call the driver.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl ProgressCounter {
     /// Makes a counter of the first word of `memory`, which has [`BYTES`].
