@@ -2,11 +2,11 @@ use std::collections::VecDeque;
 
 use crate::copy::engine::MAX_BATCHES;
 use engine::port::PortError;
-use engine::port::copies::{Copied, MAX_BATCH_COPIES};
+use engine::port::copies::{Copied, MAX_BATCH_COPIES, MAX_WORDS};
 
 /// Batches of one direction, possibly on several engines. Ends are reported in the order of starts,
 /// tag by tag.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct InFlight {
     batches: VecDeque<Batch>,
     tags: VecDeque<u32>,
@@ -25,6 +25,15 @@ struct Batch {
 }
 
 impl InFlight {
+    pub(crate) fn new() -> Self {
+        Self {
+            batches: VecDeque::with_capacity(MAX_BATCHES),
+            tags: VecDeque::with_capacity(MAX_BATCHES * MAX_BATCH_COPIES),
+            words: VecDeque::with_capacity(MAX_BATCHES * MAX_WORDS),
+            next: 0,
+        }
+    }
+
     /// Returns the maximum number of tags of the next batch; 0 if none may start.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
