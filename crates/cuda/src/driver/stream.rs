@@ -1,12 +1,13 @@
 use std::ffi::c_void;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{ptr, thread};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
 
 use crate::driver::context::{Context, Spare};
 use crate::driver::error::{CudaError, code};
+use engine::thread_wait::Wait;
 
 /// A private stream of the highest priority. It is non-blocking: work of the program on the legacy
 /// stream, for example a kernel that spins there forever, does not delay it.
@@ -157,11 +158,11 @@ impl Drop for Event {
     }
 }
 
-/// Waits until `is_done` returns true, and returns whether it did before `patience` was over.
+/// Waits, yielding, until `is_done` returns true; false if it has not when `patience` is over.
 pub(crate) fn wait_for(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
+    let mut wait = Wait::new();
     while !is_done() {
-        if start.elapsed() > patience {
+        if wait.waited() > patience {
             return false;
         }
         thread::yield_now();
