@@ -150,11 +150,15 @@ impl Segment {
     }
 }
 
+pub(crate) fn is_for_peer(token: u32) -> bool {
+    token < BALANCED && token & FOR_PEER != 0
+}
+
 /// Returns the name of a segment's operation for messages to users.
 pub(crate) fn name(direction: Direction, token: u32) -> &'static str {
     match direction {
         Direction::Write => "put",
-        Direction::Read if token < BALANCED && token & FOR_PEER != 0 => "peer's put",
+        Direction::Read if is_for_peer(token) => "peer's put",
         Direction::Read => "get",
     }
 }

@@ -11,7 +11,9 @@ use crate::group::{CompletionGroups, CompletionId, Fence};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{Peer, Peers, WaitingSignal};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Account, BALANCED, BY_LOAD, FOR_PEER, PLAIN, Segment, Segments};
+use crate::segments::{
+    Account, BALANCED, BY_LOAD, FOR_PEER, PLAIN, Segment, Segments, is_for_peer,
+};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
 /// Receives the completions of a poll. Runs of segments with one account are counted together.
@@ -107,8 +109,7 @@ impl<P: Port> Core<P> {
         self.rails[account.rail()].end(1);
         let peer = self.peers.get_mut(account.pe());
         peer.end(account.direction(), 1);
-        let is_for_peer = token < BALANCED && token & FOR_PEER != 0;
-        peer.served = peer.served.wrapping_add(is_for_peer.into());
+        peer.served = peer.served.wrapping_add(is_for_peer(token).into());
         let ahead = peer.bytes_ahead.get_mut(account.rail().index());
         let by_load = token != PLAIN && token & BY_LOAD != 0;
         if let Some(ahead) = ahead.filter(|_| by_load) {

@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use crate::error::EngineError;
 use crate::ids::Pe;
@@ -224,7 +224,11 @@ impl<M: MemoryPort> RegionTable<M> {
 impl<M: MemoryPort> StagerSource for RegionTable<M> {
     fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError> {
         // A registering thread that holds it may wait for the device: the caller asks again.
-        let Ok(mut failed) = self.installing.try_lock() else { return Ok(()) };
+        let mut failed = match self.installing.try_lock() {
+            Ok(failed) => failed,
+            Err(TryLockError::Poisoned(failed)) => failed.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
         // Not tried again: each attempt would allocate and register all bounce memory.
         if let Some(error) = &*failed {
             return Err(error.clone());
