@@ -23,14 +23,15 @@ fn explain(set: &[[String; 2]]) -> Check {
     let mut known = Vec::new();
     for (names, ours, why) in PAGES.iter().flat_map(|page| rows(page)) {
         let is_meant = |set: &&[String; 2]| names.iter().any(|name| matches(name, &set[0]));
-        let does = |[name, value]: &[String; 2]| format!("{name}={value} is {ours} here: {why}");
+        let does =
+            |[name, value]: &[String; 2]| format!("{name}={value} (this transport: {ours}): {why}");
         known.extend(set.iter().filter(is_meant).map(does));
     }
     known.sort();
     if known.is_empty() {
         return ok("no variable of another transport's recipes is set");
     }
-    note("variables of other transports' recipes are set, and do this here").details(known)
+    note("variables of other transports' recipes are set").details(known)
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -64,9 +65,12 @@ mod tests {
     #[test]
     fn variables_of_recipes_are_explained() {
         for (name, says) in [
-            ("FI_EFA_FORK_SAFE", "FI_EFA_FORK_SAFE=1 is left here: needed before Linux 5.13; "),
-            ("NVSHMEM_IB_SL", "NVSHMEM_IB_SL=1 is ignored here: "),
-            ("FI_CXI_RX_MATCH_MODE", "FI_CXI_RX_MATCH_MODE=1 is hybrid here: "),
+            (
+                "FI_EFA_FORK_SAFE",
+                "FI_EFA_FORK_SAFE=1 (this transport: left): needed before Linux 5.13; ",
+            ),
+            ("NVSHMEM_IB_SL", "NVSHMEM_IB_SL=1 (this transport: ignored): "),
+            ("FI_CXI_RX_MATCH_MODE", "FI_CXI_RX_MATCH_MODE=1 (this transport: hybrid): "),
         ] {
             let check = explain(&[[name, "1"], ["HOME", "/"]].map(|pair| pair.map(String::from)));
             assert!(matches!(&check.details[..], [said] if said.starts_with(says)), "{check:?}");
