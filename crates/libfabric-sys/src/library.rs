@@ -22,44 +22,19 @@ pub const MINIMUM_VERSION: Version =
 /// Why libfabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum LoadError {
-    /// The dynamic loader did not find it, or could not load it.
     #[error("cannot load libfabric from `{path}`: {reason}; {}", remedy(.path, .reason))]
-    Open {
-        /// The name or path tried.
-        path: String,
-        /// The dynamic loader's message.
-        reason: String,
-    },
-    /// The file is a shared library, but not libfabric.
+    Open { path: String, reason: String },
     #[error("`{path}` is not a usable libfabric: it has no `{symbol}` ({reason})")]
-    Symbol {
-        /// The name or path tried.
-        path: String,
-        /// The function that is missing.
-        symbol: &'static str,
-        /// The dynamic loader's message.
-        reason: String,
-    },
-    /// The library is too old.
+    Symbol { path: String, symbol: &'static str, reason: String },
     #[error("`{path}` is libfabric {found}, but {MINIMUM_VERSION} or newer is needed")]
-    TooOld {
-        /// The name or path tried.
-        path: String,
-        /// Its version.
-        found: Version,
-    },
-    /// Another one is in use by this process.
+    TooOld { path: String, found: Version },
     #[error(
         "cannot load libfabric from `{path}`: this process uses `{loaded}` already, and one \
          process can use only one libfabric"
     )]
-    AlreadyLoaded {
-        /// The name or path asked for.
-        path: String,
-        /// The name or path in use.
-        loaded: String,
-    },
+    AlreadyLoaded { path: String, loaded: String },
 }
 
 /// Returns what helps against the dynamic loader's reason.

@@ -37,57 +37,27 @@ impl fmt::Display for Refusal {
 /// Reason why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum OfiError {
-    /// Libfabric itself cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// No provider has a device that can be used.
     #[error("no usable libfabric device for provider `{asked}`{}", lines(.refusals))]
-    NoDevice {
-        /// The provider asked for, as the user names it.
-        asked: Provider,
-        /// All offers, and the reasons why they were not taken.
-        refusals: Vec<Refusal>,
-    },
-    /// A device that the user named cannot be used.
+    NoDevice { asked: Provider, refusals: Vec<Refusal> },
     #[error(
         "NVSHMEM_LIBFABRIC_DEVICES: `{entry}` is no device of provider {provider}: {reason}; \
          it has: {available}"
     )]
-    UnknownDevice {
-        /// The user's entry.
-        entry: String,
-        /// The provider searched.
-        provider: String,
-        /// The reason.
-        reason: String,
-        /// Devices of the provider.
-        available: String,
-    },
-    /// Devices were found, but none of them could be opened.
+    UnknownDevice { entry: String, provider: String, reason: String, available: String },
     #[error("no rail could be opened:{}", lines(.failures))]
-    NoRail {
-        /// One line per device.
-        failures: Vec<String>,
-    },
-    /// The devices that the user has named exist, but some of them could not be opened.
+    NoRail { failures: Vec<String> },
     #[error(
         "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened; without it in the list, or without the list, the job goes \
          on with the others:{}",
         lines(.failures)
     )]
-    NamedDevice {
-        /// One line per device.
-        failures: Vec<String>,
-    },
-    /// A call to libfabric failed.
+    NamedDevice { failures: Vec<String> },
     #[error("{object}: {error}")]
-    Call {
-        /// Object of the call.
-        object: String,
-        /// Libfabric's error.
-        error: PortError,
-    },
+    Call { object: String, error: PortError },
 }
 
 fn lines(reasons: &[impl fmt::Display]) -> String {

@@ -57,78 +57,33 @@ const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 /// Reason to refuse a handle, or an address used with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum HandleError {
-    /// Not written by this transport, or damaged.
     #[error("the memory handle was not made by this transport (it starts with {found:#018x})")]
-    Magic {
-        /// The first eight bytes.
-        found: u64,
-    },
+    Magic { found: u64 },
     /// Written by another version of this transport.
     #[error(
         "the memory handle has version {found}, this transport reads version {VERSION}: all PEs \
          must run the same version of the plugin"
     )]
-    Version {
-        /// Its version.
-        found: u8,
-    },
+    Version { found: u8 },
     /// Length zero, a region that would pass the end of the address space, or one that the fabric
     /// addresses by neither its address nor 0.
     #[error("the memory handle describes an impossible region: {len} bytes at {base:#x}")]
-    Region {
-        /// First byte.
-        base: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// More rails than there can be.
+    Region { base: u64, len: u64 },
     #[error("the memory handle names {found} rails, the most is {MAX_RAILS}")]
-    Rails {
-        /// Rails named.
-        found: u8,
-    },
-    /// No key for the rail.
+    Rails { found: u8 },
     #[error("the memory handle has no key for {rail}: it was made for {rails} rails{local}",
         local = if *.rails == 0 { " (it is for local use only)" } else { "" })]
-    NoKey {
-        /// The rail asked for.
-        rail: RailId,
-        /// Rails with a key.
-        rails: u8,
-    },
-    /// The bytes asked for are not all inside the region.
+    NoKey { rail: RailId, rails: u8 },
     #[error("{len} bytes at {addr:#x} are not inside the region of {region} bytes at {base:#x}")]
-    Outside {
-        /// First byte asked for.
-        addr: u64,
-        /// Bytes asked for.
-        len: u64,
-        /// First byte of the region.
-        base: u64,
-        /// Length of the region.
-        region: u64,
-    },
-    /// The region has been released, or was registered by another process.
+    Outside { addr: u64, len: u64, base: u64, region: u64 },
     #[error("the memory handle names a region that is not registered (any more) in this process")]
     Stale,
-    /// The region is another PE's.
     #[error("the memory handle is of a region of {owner}, not of {pe}")]
-    Owner {
-        /// PE that owns it.
-        owner: Pe,
-        /// PE that it was used for.
-        pe: Pe,
-    },
-    /// A word that does not lie at a multiple of its width.
+    Owner { owner: Pe, pe: Pe },
     #[error("a word of {width} bytes at {addr:#x} is not aligned")]
-    Misaligned {
-        /// Its address.
-        addr: u64,
-        /// Its bytes.
-        width: usize,
-    },
-    /// Local memory that is in no region, on a fabric that needs it registered.
+    Misaligned { addr: u64, width: usize },
     #[error("the local buffer is not registered, and this fabric needs it to be (FI_MR_LOCAL)")]
     Unregistered,
 }

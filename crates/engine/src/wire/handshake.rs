@@ -68,8 +68,8 @@ pub struct Hello {
 /// Reason that a job was not connected.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum ExchangeError {
-    /// Some PE cannot go on.
     #[error("{}", failures(.0))]
     Peers(Vec<(Pe, String)>),
     /// A record of another version of the transport.
@@ -77,31 +77,14 @@ pub enum ExchangeError {
         "{pe} sent something else than this version's connection record: all PEs must run the \
          same version of the plugin"
     )]
-    Record {
-        /// The sender.
-        pe: Pe,
-    },
-    /// PEs that chose different providers.
+    Record { pe: Pe },
     #[error(
         "{pe} uses libfabric provider {theirs:?}, but PE 0 uses {first:?}: all PEs need the same; else set NVSHMEM_LIBFABRIC_PROVIDER \
          to tcp or to your NIC's provider"
     )]
-    Providers {
-        /// A PE that differs from PE 0.
-        pe: Pe,
-        /// Its provider.
-        theirs: String,
-        /// PE 0's provider.
-        first: String,
-    },
-    /// An address too long to carry.
+    Providers { pe: Pe, theirs: String, first: String },
     #[error("the address of {rail} has {len} bytes, the most is {MAX_ADDRESS}")]
-    LongAddress {
-        /// The rail.
-        rail: RailId,
-        /// Length of its address.
-        len: usize,
-    },
+    LongAddress { rail: RailId, len: usize },
 }
 
 fn failures(failed: &[(Pe, String)]) -> String {

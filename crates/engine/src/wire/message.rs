@@ -138,41 +138,24 @@ pub struct Tag(pub u16);
 /// Reason that bytes are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum WireError {
-    /// Shorter than a head.
     #[error("a message of {0} bytes")]
     Head(usize),
-    /// Shorter or longer than its kind.
     #[error("a message of kind {kind} with {len} bytes")]
-    Length {
-        /// Its kind.
-        kind: u8,
-        /// Its length.
-        len: usize,
-    },
+    Length { kind: u8, len: usize },
     /// Not of this job, or from another version of this transport.
     #[error("a message of version {0}, this transport speaks version {VERSION}")]
     Version(u8),
-    /// A kind that does not exist.
     #[error("a message of unknown kind {0}")]
     Kind(u8),
-    /// An operation that does not exist or does not belong to the kind.
     #[error("a message of kind {kind} with atomic operation {code:#04x}")]
-    Operation {
-        /// Its kind.
-        kind: u8,
-        /// The byte that names the operation.
-        code: u8,
-    },
-    /// A counted signal of no segments.
+    Operation { kind: u8, code: u8 },
     #[error("a counted signal with no segments to wait for")]
     Segments,
     /// Bytes without meaning that are not zero, or text that is not UTF-8.
     #[error("a message of kind {kind} with content in bytes that have no meaning")]
-    Reserved {
-        /// Its kind.
-        kind: u8,
-    },
+    Reserved { kind: u8 },
 }
 
 /// Content of a message.
