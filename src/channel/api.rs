@@ -74,7 +74,7 @@ impl Channel {
         }
         let job = Job::new(options.settings.clone())?;
         {
-            let gathering = Gathering::new(&mut *bootstrap)?;
+            let gathering = Gathering::new(&mut *bootstrap);
             job.connect(&gathering, &[])?;
         }
         let words = words_options(&options.settings);

@@ -22,7 +22,8 @@ pub(crate) enum JobError {
     Collectives { what: String },
     #[error(
         "provider {provider} connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
-         on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
+         on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider, or in containers of one host the same \
+         NVSHMEM_LIBFABRIC_HOST_ID"
     )]
     OtherHosts { provider: &'static str, here: u32, n_pes: u32 },
     #[error("a job of {n_pes} PEs: this transport connects at most {MAX_PES}")]

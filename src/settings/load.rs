@@ -231,6 +231,7 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 ", "7"),
             ("NVSHMEM_LIBFABRIC_YIELD", "never", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p", "/tmp/of-pe-%p"),
+            ("NVSHMEM_LIBFABRIC_HOST_ID", "node7", "node7"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711", "host0:4711"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
             (

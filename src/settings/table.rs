@@ -213,6 +213,11 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
 
+    /// This PE's host, where boot id and host name mislead: in clones of machines, sandboxes, and
+    /// containers with names of their own.
+    Users "NVSHMEM_LIBFABRIC_HOST_ID" host_id: Option<String> = None,
+        Text { none: "none", accepts: "a name" };
+
     /// Device channel: where PE 0 listens and the others connect, unless the program gives an
     /// address.
     Users "NVSHMEM_LIBFABRIC_BOOTSTRAP" bootstrap: Option<String> = None,

@@ -15,9 +15,9 @@ const DIRECTORY: &str = "/dev/shm";
 /// Time limit for the lock, which any process may hold while it opens endpoints.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the number of this process's PID namespace; 0 if unknown.
-pub fn pid_namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
+/// Returns the number of this process's namespace of a kind, such as `pid`; 0 if unknown.
+pub fn namespace(kind: &str) -> u64 {
+    fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |found| found.ino())
 }
 
 /// Describes the properties that PEs must share for their endpoints to find each other. Bytes
@@ -25,13 +25,13 @@ pub fn pid_namespace() -> u64 {
 /// own.
 pub(crate) fn common(provider: &str, library: Version) -> String {
     let (device, inode) = fs::metadata(DIRECTORY).map_or((0, 0), |at| (at.dev(), at.ino()));
-    let namespace = pid_namespace();
-    format!("{provider}, libfabric {library}, PID ns {namespace}, /dev/shm {device:x}:{inode:x}")
+    let pids = namespace("pid");
+    format!("{provider}, libfabric {library}, PID ns {pids}, /dev/shm {device:x}:{inode:x}")
 }
 
 /// Removes endpoints of ended processes of this user and PID namespace; returns number and bytes.
 pub fn remove_left_behind() -> (usize, u64) {
-    remove_in(Path::new(DIRECTORY), pid_namespace(), &has_ended)
+    remove_in(Path::new(DIRECTORY), namespace("pid"), &has_ended)
 }
 
 fn has_ended(pid: i32) -> bool {

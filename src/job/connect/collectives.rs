@@ -8,6 +8,7 @@ use engine::ids::Pe;
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
     pub(crate) me: Pe,
+    /// The most PEs that may be on this host, this one included.
     pub(crate) here: u32,
 }
 

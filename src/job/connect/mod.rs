@@ -48,8 +48,10 @@ pub(crate) fn connect(
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
-    let rails = nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
-    let opened = open(settings, discovery, &rails, here, n_pes);
+    let (rails, near, on_loopback) =
+        nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
+    let here = if settings.host_id.is_some() { near } else { here.min(near) };
+    let opened = open(settings, discovery, &rails, (here, on_loopback), n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
@@ -64,10 +66,9 @@ pub(crate) fn connect(
     let paths = Addresses::decode_all(&hellos, &records)
         .map_err(JobError::from)
         .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers));
-    let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
+    let mut offer = shared_bounce::Offer::new(settings, me, n_pes, near);
     let records = collectives.allgather(&offer.record())?;
-    let shares = offer.open(&records);
-    opened.proxy.watch_processes(offer.processes(&records));
+    offer.meet(&records);
     // Warnings about a slow host are logged by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
     let ready = Hello {
@@ -76,8 +77,9 @@ pub(crate) fn connect(
         ..hello
     };
     Hello::agree(SetupStep::Ready, &collectives.allgather(&ready.encode())?)?;
-    // All PEs have opened the memory by now.
-    drop(offer);
+    // All PEs have sent their memory by now.
+    let (processes, shares) = offer.open();
+    opened.proxy.watch_processes(processes);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
     let chained = agreement.chains(immediate_data(&opened));
     let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
@@ -127,19 +129,18 @@ fn open(
     settings: &Settings,
     discovery: &Discovery,
     rails: &Rails,
-    here: u32,
+    (here, on_loopback): (u32, bool),
     n_pes: u32,
 ) -> Result<Opened, JobError> {
     // Also for threads that providers start.
     let _blocked = Blocked::here();
-    let single_host = here == n_pes;
-    if discovery.is_for_one_host() && !single_host {
+    if discovery.is_for_one_host() && here < n_pes {
         let provider = discovery.provider();
         return Err(JobError::OtherHosts { provider, here, n_pes });
     }
     let peers = n_pes as usize;
     // Init has searched as if all PEs were on this host.
-    if discovery.depends_on_hosts() && !single_host {
+    if discovery.depends_on_hosts() && (here < n_pes || !on_loopback) {
         let discovery = Discovery::run(discovery.options(), false, memory_kinds())?;
         // SAFETY: as below.
         return Ok(unsafe { discovery.open(&discovery.default_rails(), peers, here as usize)? });

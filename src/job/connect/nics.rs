@@ -12,9 +12,9 @@ use cuda::{Device, Driver};
 use engine::ids::Pe;
 use engine::wire::handshake::fabric_hash;
 use ofi::topology::{NicInputs, NicPlan, PciAddress, Topology};
-use ofi::{Device as Nic, Devices};
+use ofi::{Device as Nic, Devices, namespace};
 
-const SEAT_BYTES: usize = 8 + GPU_BYTES;
+const SEAT_BYTES: usize = 16 + GPU_BYTES;
 
 const GPU_BYTES: usize = 24;
 
@@ -26,16 +26,21 @@ pub(crate) struct Rails {
     pub(crate) spare: Vec<usize>,
 }
 
+/// Also returns the number of PEs of this machine, and whether all PEs of the job are in its
+/// network namespace.
 pub(crate) fn rails(
     settings: &Settings,
     devices: &[Nic],
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<Rails, JobError> {
-    let machine = machine();
+) -> Result<(Rails, u32, bool), JobError> {
+    let machine = machine(settings);
+    let network = fabric_hash(&format!("{machine} {}", namespace("net")));
     let gpu = gpu();
-    let (place_here, gpus) = same_host(&collectives.allgather(&encode(machine, gpu))?, machine, me);
+    let seats = collectives.allgather(&encode([machine, network], gpu))?;
+    let on_loopback = seats.chunks_exact(SEAT_BYTES).all(|seat| decode(seat).0[1] == network);
+    let (place_here, gpus) = same_host(&seats, machine, me);
 
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
@@ -65,7 +70,7 @@ pub(crate) fn rails(
             plan.decided
         );
     }
-    Ok(Rails::of(plan))
+    Ok((Rails::of(plan), gpus.len() as u32, on_loopback))
 }
 
 impl Rails {
@@ -89,7 +94,7 @@ fn plan(
 
 fn same_host(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
     let seats = seats.chunks_exact(SEAT_BYTES).map(decode).enumerate();
-    let here = seats.filter(|(_, (other, _))| *other == machine);
+    let here = seats.filter(|(_, ([other, _], _))| *other == machine);
     let (pes, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
         here.map(|(pe, (_, gpu))| (pe, gpu)).unzip();
     (pes.iter().position(|pe| *pe == me.index()).unwrap_or(0), gpus)
@@ -100,7 +105,10 @@ fn gpu() -> Option<PciAddress> {
     Device::current(driver)?.pci_address().ok()?.parse().ok()
 }
 
-pub(crate) fn machine() -> u64 {
+pub(crate) fn machine(settings: &Settings) -> u64 {
+    if let Some(named) = &settings.host_id {
+        return fabric_hash(named);
+    }
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     // The kernel's boot id, which containers share; the host name in case that is hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");
@@ -110,21 +118,23 @@ pub(crate) fn machine() -> u64 {
     fabric_hash(&boot)
 }
 
-fn encode(machine: u64, gpu: Option<PciAddress>) -> [u8; SEAT_BYTES] {
+fn encode([machine, network]: [u64; 2], gpu: Option<PciAddress>) -> [u8; SEAT_BYTES] {
     let mut bytes = [0; SEAT_BYTES];
     bytes[..8].copy_from_slice(&machine.to_le_bytes());
+    bytes[8..16].copy_from_slice(&network.to_le_bytes());
     let text = gpu.map_or_else(String::new, |gpu| gpu.to_string());
     // An address has 20 characters at most.
     let len = text.len().min(GPU_BYTES);
-    bytes[8..8 + len].copy_from_slice(&text.as_bytes()[..len]);
+    bytes[16..16 + len].copy_from_slice(&text.as_bytes()[..len]);
     bytes
 }
 
-fn decode(bytes: &[u8]) -> (u64, Option<PciAddress>) {
-    let (machine, gpu) = bytes.split_at(8);
-    let machine = machine.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+fn decode(bytes: &[u8]) -> ([u64; 2], Option<PciAddress>) {
+    let (numbers, gpu) = bytes.split_at(16);
+    let bytes = |at| numbers.iter().skip(at).take(8).rev();
+    let number = |at| bytes(at).fold(0, |number, byte| number << 8 | u64::from(*byte));
     let text = std::str::from_utf8(gpu).unwrap_or_default();
-    (machine, text.trim_end_matches('\0').parse().ok())
+    ([number(0), number(8)], text.trim_end_matches('\0').parse().ok())
 }
 
 #[cfg(test)]
@@ -137,15 +147,18 @@ mod tests {
     #[test]
     fn machine_is_known_by_boot_id() {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux has one");
-        assert_eq!(machine(), fabric_hash(&boot));
-        assert_ne!(machine(), fabric_hash(""));
+        assert_eq!(machine(&Settings::default()), fabric_hash(&boot));
+        assert_ne!(machine(&Settings::default()), fabric_hash(""));
+        let host_id = Some(String::from("node 7"));
+        assert_eq!(machine(&Settings { host_id, ..Settings::default() }), fabric_hash("node 7"));
     }
 
     #[test]
     fn seats_decode_as_encoded() {
         for gpu in ["", "0000:3b:00.0", "10000:e1:1f.7", "ffffffff:ff:1f.7"] {
             let gpu: Option<PciAddress> = gpu.parse().ok();
-            assert_eq!(decode(&encode(0x0123_4567_89ab_cdef, gpu)), (0x0123_4567_89ab_cdef, gpu));
+            let numbers = [0x0123_4567_89ab_cdef, 0x1f2f_3f4f_5f6f_7f8f];
+            assert_eq!(decode(&encode(numbers, gpu)), (numbers, gpu));
         }
     }
 
@@ -154,7 +167,7 @@ mod tests {
         let gpu = |number: u32| format!("0000:{number:02x}:00.0").parse::<PciAddress>().ok();
         let told = [(7, gpu(1)), (9, gpu(1)), (7, gpu(2)), (9, None), (7, gpu(3))];
         let seats: Vec<u8> =
-            told.iter().flat_map(|(machine, gpu)| encode(*machine, *gpu)).collect();
+            told.iter().flat_map(|(machine, gpu)| encode([*machine, 0], *gpu)).collect();
         for (pe, place) in [(0, 0), (2, 1), (4, 2)] {
             let expected = (place, vec![gpu(1), gpu(2), gpu(3)]);
             assert_eq!(same_host(&seats, 7, Pe(pe)), expected, "PE {pe}");

@@ -6,6 +6,7 @@
 
 pub(super) mod consistency;
 pub mod direct;
+mod meeting;
 pub(crate) mod origins;
 pub(super) mod shared_bounce;
 

@@ -1,9 +1,9 @@
 //! Bounce memory that PEs of one host share: creation, offer, and opening of the peers'.
 //!
-//! In one exchange every PE sends the process and descriptor of its memory, and a secret that is
-//! also in the memory. Each opens the memory of all PEs of its host, and closes the descriptors
-//! once all have. If the kernel refuses that (another user, another PID namespace, `/proc` hidden),
-//! bytes go through the fabric, and the log says why, once for each peer.
+//! In one exchange every PE sends the name of its sockets, and a secret that is also in its memory.
+//! Each sends the memory's descriptor to the PEs of its host, and opens theirs once all have. If
+//! that cannot be (other users, or no place to meet), bytes go through the fabric, and the log says
+//! why, once for each peer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -11,30 +11,18 @@ use std::sync::atomic::Ordering;
 
 use log::info;
 
+use super::meeting::{Connection, Meeting};
 use super::staging_options;
 use crate::job::connect::nics::machine;
 use crate::logging;
 use crate::settings::Settings;
 use cuda::{Driver, PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
 use engine::ids::Pe;
-use ofi::pid_namespace;
 
-/// Size of a PE's record.
-///
-/// | bytes | |
-/// |---|---|
-/// | 0..8 | a number for the host |
-/// | 8..16 | a number for the PID namespace |
-/// | 16..20 | process |
-/// | 20..24 | user |
-/// | 24..28 | descriptor, plus one; 0 where nothing is shared |
-/// | 28..32 | zero |
-/// | 32..40 | bytes of all bounce buffers |
-/// | 40..56 | the secret |
-const RECORD_BYTES: usize = 56;
+const RECORD_BYTES: usize = 24 + SECRET_BYTES;
 
 /// Maximum bytes of all bounce buffers: twice the settings' maximum.
-const MAX_BOUNCE_BYTES: usize = 1 << 40;
+const MAX_BOUNCE_BYTES: u64 = 1 << 40;
 
 /// Maximum bytes whose pages are touched at once.
 const MAX_TOUCHED: usize = 256 << 20;
@@ -44,11 +32,9 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     host: u64,
-    namespace: u64,
-    pid: u32,
-    user: u32,
-    /// None if nothing is shared.
-    fd: Option<i32>,
+    /// That of its sockets.
+    name: u64,
+    /// Bytes of all bounce buffers; 0 where nothing is shared.
     bounce_bytes: u64,
     secret: [u8; SECRET_BYTES],
 }
@@ -56,73 +42,62 @@ struct Record {
 impl Record {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        bytes[0..8].copy_from_slice(&self.host.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.namespace.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.user.to_le_bytes());
-        let fd = self.fd.map_or(0, |fd| fd as u32 + 1);
-        bytes[24..28].copy_from_slice(&fd.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.bounce_bytes.to_le_bytes());
-        bytes[40..56].copy_from_slice(&self.secret);
+        for (at, word) in [self.host, self.name, self.bounce_bytes].into_iter().enumerate() {
+            bytes[8 * at..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[24..].copy_from_slice(&self.secret);
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
-        let word = |at: usize| {
-            let word = bytes[at..at + 8].try_into();
-            word.map_or(0, u64::from_le_bytes)
-        };
-        let half = |at: usize| word(at) as u32;
-        let fd = half(24);
-        Some(Self {
-            host: word(0),
-            namespace: word(8),
-            pid: half(16),
-            user: half(20),
-            fd: fd.checked_sub(1).map(|fd| fd as i32),
-            bounce_bytes: word(32),
-            secret: bytes[40..56].try_into().unwrap_or_default(),
-        })
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let secret = bytes.get(24..)?.try_into().ok()?;
+        Some(Self { host: word(0)?, name: word(8)?, bounce_bytes: word(16)?, secret })
     }
 }
 
-/// Bounce memory offered to other PEs of the host, until all have opened it.
+/// Another PE of this host.
+#[derive(Debug)]
+struct Peer {
+    pe: Pe,
+    record: Record,
+    /// Its process (`pidfd_open`), unless this PID namespace hides it; or why they do not meet.
+    process: Result<Option<OwnedFd>, String>,
+}
+
+/// Bounce memory offered to other PEs of the host, until all have it.
 #[derive(Debug)]
 pub(crate) struct Offer {
     me: Pe,
     n_pes: u32,
     record: Record,
-    /// The memory, and the descriptor by which others open it.
+    /// The memory, and the descriptor that others get.
     own: Option<(Arc<SharedMemory>, OwnedFd)>,
+    meeting: Option<Meeting>,
+    peers: Vec<Peer>,
+    /// Descriptors, each with the PE that it claims to be from.
+    received: Vec<(Pe, OwnedFd)>,
 }
 
 impl Offer {
     pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, here: u32) -> Self {
-        Self::of(settings, me, n_pes, here > 1 && Driver::of_process().is_ok())
+        Self::of(settings, me, n_pes, (here > 1, Driver::of_process().is_ok()))
     }
 
-    fn of(settings: &Settings, me: Pe, n_pes: u32, has_use: bool) -> Self {
-        // SAFETY: calls without arguments.
-        let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
-        let (host, namespace) = (machine(), pid_namespace());
-        let (fd, bounce_bytes, secret) = (None, 0, [0; SECRET_BYTES]);
-        let record = Record { host, namespace, pid, user, fd, bounce_bytes, secret };
-        let nothing = Self { me, n_pes, record, own: None };
-        if !has_use {
-            return nothing;
-        }
-        if !settings.share_bounce {
-            info!(
-                target: logging::MEM,
-                "bounce memory is not shared with other PEs of this host: \
-                 NVSHMEM_LIBFABRIC_DEBUG=share_bounce=0 says so"
-            );
+    fn of(settings: &Settings, me: Pe, n_pes: u32, (meets, has_use): (bool, bool)) -> Self {
+        let mut name = [0; 8];
+        let is_random = meets && getrandom::fill(&mut name).is_ok();
+        let (host, name) = (machine(settings), u64::from_le_bytes(name));
+        let meeting = is_random.then(|| Meeting::new(name));
+        let record = Record { host, name, bounce_bytes: 0, secret: [0; SECRET_BYTES] };
+        let (peers, received) = (Vec::new(), Vec::new());
+        let nothing = Self { me, n_pes, record, own: None, meeting, peers, received };
+        if nothing.meeting.is_none() || !has_use {
             return nothing;
         }
         match Self::make(settings, n_pes) {
             Ok((memory, fd, secret, bounce_bytes)) => Self {
-                record: Record { fd: Some(fd.as_raw_fd()), bounce_bytes, secret, ..record },
+                record: Record { bounce_bytes, secret, ..record },
                 own: Some((memory, fd)),
                 ..nothing
             },
@@ -140,6 +115,9 @@ impl Offer {
         settings: &Settings,
         n_pes: u32,
     ) -> Result<(Arc<SharedMemory>, OwnedFd, [u8; SECRET_BYTES], u64), String> {
+        if !settings.share_bounce {
+            return Err(String::from("NVSHMEM_LIBFABRIC_DEBUG=share_bounce=0 says so"));
+        }
         let bounce_bytes = staging_options(settings).bounce_bytes();
         let layout = SharedLayout::new(bounce_bytes, n_pes);
         let mut secret = [0; SECRET_BYTES];
@@ -159,73 +137,83 @@ impl Offer {
     }
 
     pub(crate) fn is_first_of_host(&self, records: &[u8]) -> bool {
+        let is_here = |of: Option<Record>| of.is_some_and(|of| of.host == self.record.host);
         let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
-        let first =
-            records.position(|record| record.is_some_and(|record| record.host == self.record.host));
-        first == Some(self.me.index())
+        records.position(is_here) == Some(self.me.index())
     }
 
-    /// Returns pidfds of the other PEs of this host, by the records of all, without those that the
-    /// kernel refuses, for example in another PID namespace.
-    pub(crate) fn processes(&self, records: &[u8]) -> Vec<(Pe, OwnedFd)> {
-        let Record { host, namespace, .. } = self.record;
-        let records = (0..).map(Pe).zip(records.chunks(RECORD_BYTES).map(Record::decode));
-        let others = records.filter(|(pe, _)| *pe != self.me);
-        let near = others.filter_map(|(pe, record)| Some((pe, record?))).filter(|(_, record)| {
-            (record.host, record.namespace) == (host, namespace) && namespace != 0
-        });
-        near.filter_map(|(pe, record)| Some((pe, process(record.pid)?))).collect()
+    /// Connects to the other PEs of this host, by the records of all, and sends them the memory.
+    pub(crate) fn meet(&mut self, records: &[u8]) {
+        for (pe, record) in (0..).map(Pe).zip(records.chunks(RECORD_BYTES).map(Record::decode)) {
+            let record = record.filter(|of| of.host == self.record.host && pe != self.me);
+            let Some((record, meeting)) = record.zip(self.meeting.as_mut()) else { continue };
+            let process = meet(self.me, self.own.as_ref().map(|(_, fd)| fd), record.name);
+            self.peers.push(Peer { pe, record, process });
+            // The kernel limits how many descriptors of a user are on their way.
+            self.received.extend(meeting.receive());
+        }
     }
 
-    pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
-        let (own, _) = self.own.as_ref()?;
-        let layout = SharedLayout::new(self.record.bounce_bytes as usize, self.n_pes);
-        let mut peers = Vec::new();
-        for (pe, record) in records.chunks(RECORD_BYTES).enumerate() {
-            let pe = Pe(pe as u32);
-            let record = Record::decode(record).filter(|record| record.host == self.record.host);
-            let Some(record) = record.filter(|_| pe != self.me) else { continue };
-            match self.open_one(pe, &record) {
-                Ok(share) => peers.push(share),
-                Err(why) => info!(
+    /// Returns pidfds of the other PEs of this host, and their memory, once all have sent it.
+    pub(crate) fn open(mut self) -> (Vec<(Pe, OwnedFd)>, Option<Shares>) {
+        self.received.extend(self.meeting.iter_mut().flat_map(Meeting::receive));
+        let share = |peer: &Peer| match self.open_one(peer) {
+            Ok(share) => Some(share),
+            Err(why) => {
+                info!(
                     target: logging::MEM,
-                    "bounce memory of {pe} is not shared with this PE, so what goes between them goes through the fabric: {why}",
-                ),
+                    "bounce memory of {} is not shared with this PE, so what goes between them goes through the fabric: {why}",
+                    peer.pe
+                );
+                None
+            }
+        };
+        let shares = self.own.as_ref().map(|(own, _)| Shares {
+            me: self.me,
+            own: Arc::clone(own),
+            layout: SharedLayout::new(self.record.bounce_bytes as usize, self.n_pes),
+            peers: self.peers.iter().filter_map(share).collect(),
+        });
+        let process = |peer: Peer| Some((peer.pe, peer.process.ok()??));
+        (self.peers.into_iter().filter_map(process).collect(), shares)
+    }
+
+    fn open_one(&self, peer: &Peer) -> Result<PeerShare, String> {
+        let Peer { pe, record: Record { bounce_bytes, secret, .. }, .. } = *peer;
+        let layout = SharedLayout::new(bounce_bytes.min(MAX_BOUNCE_BYTES) as usize, self.n_pes);
+        let process = peer.process.as_ref().map_err(String::clone)?;
+        let process = process.as_ref().and_then(|process| process.try_clone().ok());
+        let mut why = String::from("it offers none");
+        // Anybody may send under the name of a PE.
+        for (_, fd) in self.received.iter().filter(|(from, _)| *from == pe) {
+            let fd = fd.try_clone().map_err(|error| error.to_string())?;
+            match SharedMemory::of(fd, layout.bytes()) {
+                Ok(memory) if layout.has_secret(&memory, &secret) => {
+                    return Ok(PeerShare { pe, memory: Arc::new(memory), layout, process });
+                }
+                Ok(_) => why = String::from("what was sent is another's"),
+                Err(error) => why = error.to_string(),
             }
         }
-        Some(Shares { me: self.me, own: Arc::clone(own), layout, peers })
-    }
-
-    fn open_one(&self, pe: Pe, record: &Record) -> Result<PeerShare, String> {
-        let Record { namespace, pid, user, fd, bounce_bytes, secret, .. } = *record;
-        let fd = fd.ok_or("it offers none")?;
-        if user != self.record.user {
-            return Err(format!("it is of user {user}, this PE of user {}", self.record.user));
-        }
-        if namespace != self.record.namespace {
-            return Err(String::from("it is in another PID namespace"));
-        }
-        let bounce_bytes = usize::try_from(bounce_bytes)
-            .ok()
-            .filter(|bounce_bytes| *bounce_bytes <= MAX_BOUNCE_BYTES);
-        let layout = SharedLayout::new(bounce_bytes.ok_or("it offers too much")?, self.n_pes);
-        // Before the memory is opened: if the process has ended by then, opening fails.
-        let process = process(pid);
-        let memory =
-            SharedMemory::open(pid, fd, layout.bytes()).map_err(|error| error.to_string())?;
-        if !layout.has_secret(&memory, &secret) {
-            return Err(format!("what process {pid} has there is another's"));
-        }
-        Ok(PeerShare { pe, memory: Arc::new(memory), layout, process })
+        Err(why)
     }
 }
 
-fn process(pid: u32) -> Option<OwnedFd> {
+fn meet(me: Pe, own: Option<&OwnedFd>, name: u64) -> Result<Option<OwnedFd>, String> {
+    let connection = Connection::to(name)
+        .map_err(|error| format!("they share neither network namespace nor /dev/shm: {error}"))?;
+    let (process, user) = connection.peer().map_err(|error| error.to_string())?;
+    // SAFETY: a call without arguments.
+    let own_user = unsafe { libc::geteuid() };
+    if user != own_user {
+        return Err(format!("it is of user {user}, this PE of user {own_user}"));
+    }
+    own.map_or(Ok(()), |fd| connection.send(me, fd.as_raw_fd()))
+        .map_err(|error| format!("sending the descriptor: {error}"))?;
     // SAFETY: takes numbers. The descriptor is close-on-exec.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
-    let fd = u32::try_from(fd).ok()?;
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process as libc::c_long, 0) };
     // SAFETY: just opened, and owned by nobody else.
-    Some(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    Ok(u32::try_from(fd).ok().map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }))
 }
 
 #[cfg(test)]
@@ -233,28 +221,28 @@ mod tests {
     use super::*;
 
     fn offer(me: u32) -> Offer {
-        Offer::of(&Settings::default(), Pe(me), 3, true)
+        Offer::of(&Settings::default(), Pe(me), 3, (true, true))
     }
 
-    fn opened(offer: &Offer, others: &[Record]) -> Vec<u32> {
-        let records: Vec<u8> = others.iter().flat_map(Record::encode).collect();
-        let shares = offer.open(&records).unwrap();
-        assert!(shares.peers.iter().all(|share| share.process.is_some()), "their ends are seen");
-        shares.peers.iter().map(|share| share.pe.0).collect()
+    fn encoded(records: &[Record]) -> Vec<u8> {
+        records.iter().flat_map(Record::encode).collect()
     }
 
     #[test]
     fn memory_is_offered_if_useful() {
         let settings = Settings::default();
         let minds = Settings { share_bounce: false, ..settings.clone() };
-        for (settings, has_use, is_there) in
-            [(&settings, true, true), (&settings, false, false), (&minds, true, false)]
-        {
-            let offer = Offer::of(settings, Pe(1), 3, has_use);
-            assert_eq!((offer.own.is_some(), offer.record.fd.is_some()), (is_there, is_there));
-            assert_eq!(offer.open(&[]).is_some(), is_there);
+        for (settings, meets, has_use, is_there) in [
+            (&settings, true, true, true),
+            (&settings, true, false, false),
+            (&settings, false, true, false),
+            (&minds, true, true, false),
+        ] {
+            let offer = Offer::of(settings, Pe(1), 3, (meets, has_use));
+            assert_eq!((offer.own.is_some(), offer.meeting.is_some()), (is_there, meets));
             let bytes = 2 * settings.staging_chunk * usize::from(settings.staging_depth);
             assert_eq!(offer.record.bounce_bytes >= bytes as u64, is_there);
+            assert_eq!(offer.open().1.is_some(), is_there);
         }
         // This process has not loaded CUDA.
         assert!(Offer::new(&settings, Pe(1), 3, 3).own.is_none());
@@ -269,54 +257,44 @@ mod tests {
             ([other, one.record, two.record], [false, true, false]),
             ([other, other, two.record], [false, false, true]),
         ] {
-            let records: Vec<u8> = records.iter().flat_map(Record::encode).collect();
-            let found = [&zero, &one, &two].map(|offer| offer.is_first_of_host(&records));
-            // Of those that are on this host.
-            let here =
-                [0, 1, 2].map(|pe| records[pe * RECORD_BYTES..][..8] == zero.record.encode()[..8]);
+            let found = [&zero, &one, &two].map(|of| of.is_first_of_host(&encoded(&records)));
             for pe in 0..3 {
-                assert_eq!(found[pe] && here[pe], first[pe], "PE {pe}");
+                // Of those that are on this host.
+                let here = records[pe].host == zero.record.host;
+                assert_eq!(found[pe] && here, first[pe], "PE {pe}");
             }
         }
     }
 
     #[test]
-    fn pid_namespaces_are_told_apart() {
-        let [me, one, two] = [0, 1, 2].map(offer);
-        let of =
-            |others: [Record; 3]| -> Vec<u8> { others.iter().flat_map(Record::encode).collect() };
-        let other = Record { namespace: 7, ..two.record };
-        let away = Record { host: 7, ..other };
-        for last in [two.record, other, away] {
-            let records = of([me.record, one.record, last]);
-            // They are the same process here.
-            let processes: Vec<Pe> = me.processes(&records).into_iter().map(|(pe, _)| pe).collect();
-            let expected: &[Pe] = if last == two.record { &[Pe(1), Pe(2)] } else { &[Pe(1)] };
-            assert_eq!(processes, expected);
-        }
-    }
-
-    #[test]
     fn only_offering_peers_are_opened() {
-        let [me, one, two] = [0, 1, 2].map(offer);
-        assert_eq!(opened(&me, &[me.record, one.record, two.record]), [1, 2]);
-        let wrong = [
-            Record { host: 7, ..two.record },
-            Record { namespace: 7, ..two.record },
-            Record { user: two.record.user + 1, ..two.record },
-            Record { fd: None, ..two.record },
-            Record { bounce_bytes: two.record.bounce_bytes - 4096, ..two.record },
-            Record { bounce_bytes: u64::MAX, ..two.record },
-            Record { secret: one.record.secret, ..two.record },
-            Record { fd: one.record.fd, ..two.record },
-            Record { pid: u32::MAX, ..two.record },
+        let (every, first): (&[u32], &[u32]) = (&[1, 2], &[1]);
+        let edits: [(fn(&mut Record), _, _); 6] = [
+            (|_| (), every, every),
+            (|two| two.host = 7, first, first),
+            (|two| two.name = 7, first, first),
+            (|two| two.bounce_bytes -= 4096, first, every),
+            (|two| two.bounce_bytes = u64::MAX, first, every),
+            (|two| two.secret[15] ^= 1, first, every),
         ];
-        for wrong in wrong {
-            assert_eq!(opened(&me, &[me.record, one.record, wrong]), [1], "{wrong:?}");
+        for (edit, shared, seen) in edits {
+            let [mut me, mut one, mut two] = [0, 1, 2].map(offer);
+            let right = encoded(&[me.record, one.record, two.record]);
+            let mut told = two.record;
+            edit(&mut told);
+            // A stranger says that it is PE 2.
+            let stranger = Connection::to(me.record.name).unwrap();
+            stranger.send(Pe(2), one.own.as_ref().unwrap().1.as_raw_fd()).unwrap();
+            one.meet(&right);
+            two.meet(&right);
+            me.meet(&encoded(&[me.record, one.record, told]));
+            let (processes, shares) = me.open();
+            let shares = shares.unwrap().peers.into_iter().map(|share| share.pe.0);
+            assert_eq!(shares.collect::<Vec<_>>(), shared, "{told:?}");
+            assert_eq!(processes.iter().map(|(pe, _)| pe.0).collect::<Vec<_>>(), seen, "{told:?}");
         }
-        let most = Record { bounce_bytes: MAX_BOUNCE_BYTES as u64, ..two.record };
-        let more = Record { bounce_bytes: most.bounce_bytes + 1, ..two.record };
-        let [most, more] = [most, more].map(|record| me.open_one(Pe(2), &record).map(drop));
-        assert!(most.is_err() && most != more, "it is not too much, there is less: {most:?}");
+        let [mut me, one] = [0, 1].map(offer);
+        me.meet(&encoded(&[me.record, one.record]));
+        assert!(me.open().1.unwrap().peers.is_empty(), "nothing was sent");
     }
 }

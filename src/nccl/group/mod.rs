@@ -59,7 +59,7 @@ impl Group {
         let mut bootstrap = listener.meet(handles, me)?;
         let job = Job::new(plugin.settings.clone())?;
         {
-            let gathering = Gathering::new(&mut bootstrap)?;
+            let gathering = Gathering::new(&mut bootstrap);
             job.connect(&gathering, &plugin.chosen(listener.device)?)?;
         }
         let connected = job.connected()?;

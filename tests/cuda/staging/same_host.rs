@@ -1,6 +1,6 @@
 //! Two stagers, as of two processes, that copy from each other's bounce buffers.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
@@ -31,7 +31,7 @@ fn make() -> (Arc<SharedMemory>, OwnedFd, SharedLayout) {
 }
 
 fn shares(me: u32, own: &Arc<SharedMemory>, other: &OwnedFd, layout: SharedLayout) -> Shares {
-    let opened = SharedMemory::open(std::process::id(), other.as_raw_fd(), layout.bytes());
+    let opened = SharedMemory::of(other.try_clone().expect("a copy"), layout.bytes());
     let memory = Arc::new(opened.expect("it is of this user"));
     assert!(layout.has_secret(&memory, &[7; SECRET_BYTES]));
     assert!(!layout.has_secret(&memory, &[8; SECRET_BYTES]));

@@ -1,21 +1,17 @@
 //! Host memory that processes of one user share; it ends with the last of them.
 //!
-//! It is a memfd: no name in any file system, nothing to remove. Processes of the same user open it
-//! through `/proc`, by process and descriptor number, until the creator closes the descriptor once
-//! all have opened it. It is sealed, so that nobody can truncate it while it is in use.
+//! It is a memfd: no name in any file system, nothing to remove. Processes of the same user map it
+//! by a copy of its descriptor. It is sealed, so that nobody can truncate it while it is in use.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::AtomicU8;
 
 use engine::port::registration::is_unclosed;
 use thiserror::Error;
-
-const NAME: &str = "nvshmem-libfabric-bounce";
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -26,8 +22,8 @@ const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEA
 pub enum SharingError {
     #[error("{call}: {error}")]
     System { call: &'static str, error: io::Error },
-    #[error("{what} is not the shared memory that was told of")]
-    Other { what: String },
+    #[error("its descriptor is not the shared memory that was told of")]
+    Other,
 }
 
 /// Memory that other processes may also have mapped.
@@ -47,16 +43,14 @@ fn refused(call: &'static str) -> SharingError {
 
 impl SharedMemory {
     /// Creates `len` bytes, a multiple of a page, all zero; pages are allocated when first used.
-    /// Other processes may open the memory as long as the descriptor is open.
     ///
     /// # Errors
     /// The system's.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), SharingError> {
-        let name = CString::new(NAME).unwrap_or_default();
+        let (name, flags) =
+            (c"nvshmem-libfabric-bounce", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         // SAFETY: a string that ends with a zero.
-        let raw = unsafe {
-            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
+        let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
         if raw < 0 {
             return Err(refused("memfd_create"));
         }
@@ -74,32 +68,19 @@ impl SharedMemory {
         Ok((memory, file.into()))
     }
 
-    /// Opens memory of `len` bytes that process `pid`, of the same user, has created as `fd`.
+    /// Maps memory of `len` bytes that a process of the same user has created, by its descriptor.
     ///
     /// # Errors
-    /// The system's; `EACCES` and `ENOENT` if the process is another user's, or in another
-    /// namespace.
-    pub fn open(pid: u32, fd: RawFd, len: usize) -> Result<Self, SharingError> {
-        let path = format!("/proc/{pid}/fd/{fd}");
-        // Checked first: opening another kind of file may wait, or have an effect.
-        let target = std::fs::read_link(&path).map_err(failed("readlink of a descriptor"))?;
-        let other = || SharingError::Other { what: format!("{path} ({})", target.display()) };
-        if !target.to_string_lossy().starts_with(&format!("/memfd:{NAME}")) {
-            return Err(other());
-        }
-        let mut options = File::options();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(&path).map_err(failed("opening a descriptor"))?;
-        let (raw, found) = (file.as_raw_fd(), file.metadata().map_err(failed("fstat"))?);
+    /// The system's, or what the descriptor is not.
+    pub fn of(fd: OwnedFd, len: usize) -> Result<Self, SharingError> {
+        let file = File::from(fd);
+        let found = file.metadata().map_err(failed("fstat"))?;
         // SAFETY: calls with numbers alone, on a descriptor that is open.
-        let (seals, user) = unsafe { (libc::fcntl(raw, libc::F_GET_SEALS), libc::geteuid()) };
-        let is_it = found.is_file()
-            && found.len() == len as u64
-            && found.uid() == user
-            && seals >= 0
-            && seals & SEALS == SEALS;
-        if !is_it {
-            return Err(other());
+        let (seals, user) =
+            unsafe { (libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS), libc::geteuid()) };
+        let is_sealed = seals >= 0 && seals & SEALS == SEALS;
+        if !is_sealed || found.len() != len as u64 || found.uid() != user {
+            return Err(SharingError::Other);
         }
         Self::map(&file, len)
     }
@@ -158,36 +139,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_shared_until_descriptor_closes() {
+    fn memory_outlives_creator_and_descriptor() {
         let (memory, fd) = SharedMemory::create(8192).unwrap();
-        let (me, raw) = (std::process::id(), fd.as_raw_fd());
-        let seen = SharedMemory::open(me, raw, 8192).unwrap();
+        let seen = SharedMemory::of(fd.try_clone().unwrap(), 8192).unwrap();
         memory.byte(8191).store(7, Ordering::Relaxed);
         assert_eq!(seen.byte(8191).load(Ordering::Relaxed), 7);
         assert_ne!(seen.addr(), memory.addr());
         // SAFETY: a call with numbers alone, after which it cannot be made shorter.
-        assert_eq!(unsafe { libc::ftruncate(raw, 4096) }, -1);
-        drop(fd);
-        SharedMemory::open(me, raw, 8192).unwrap_err();
-        drop(memory);
+        assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 4096) }, -1);
+        drop((fd, memory));
         assert_eq!(seen.byte(8191).load(Ordering::Relaxed), 7, "gone with the last one");
     }
 
     #[test]
-    fn only_announced_memory_is_opened() {
+    fn only_announced_memory_is_mapped() {
         let (_memory, fd) = SharedMemory::create(8192).unwrap();
-        let me = std::process::id();
-        SharedMemory::open(me, fd.as_raw_fd(), 4096).unwrap_err();
-        let file = File::open("/dev/zero").unwrap();
-        let error = SharedMemory::open(me, file.as_raw_fd(), 8192).unwrap_err();
-        assert!(error.to_string().contains("/dev/zero"), "{error}");
-        // A memfd of that name which is not sealed.
-        let name = CString::new(NAME).unwrap();
+        SharedMemory::of(fd, 4096).unwrap_err();
+        SharedMemory::of(File::open("/dev/zero").unwrap().into(), 8192).unwrap_err();
         // SAFETY: a string that ends with a zero, and a descriptor that was just opened.
-        let open = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), 0)) };
+        let open = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"unsealed".as_ptr(), 0)) };
         let open = File::from(open);
         open.set_len(8192).unwrap();
-        let error = SharedMemory::open(me, open.as_raw_fd(), 8192).unwrap_err();
+        let error = SharedMemory::of(open.into(), 8192).unwrap_err();
         assert!(error.to_string().contains("not the shared memory"), "{error}");
     }
 }

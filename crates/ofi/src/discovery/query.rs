@@ -13,7 +13,7 @@ use libfabric_sys::{
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library,
 };
 
-use crate::endpoint_files::pid_namespace;
+use crate::endpoint_files::namespace;
 use crate::error::port_error;
 use crate::objects::info::Info;
 use crate::options::Threading;
@@ -100,7 +100,7 @@ impl ProviderQuery<'_> {
                 info.free_writes();
             }
             if let Some(EndpointFiles { prefix, .. }) = *profile.endpoint_files {
-                let name = format!("{prefix}{}-{}", process::id(), pid_namespace());
+                let name = format!("{prefix}{}-{}", process::id(), namespace("pid"));
                 let name = CString::new(name).unwrap_or_default();
                 if !info.name_endpoints(&name) {
                     return Err(out_of_memory());

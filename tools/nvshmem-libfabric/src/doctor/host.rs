@@ -23,7 +23,7 @@ pub(super) fn checks(info: &Info) -> Vec<Row> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let interfaces = Interface::all();
     let named = env::var(INTERFACE).unwrap_or_default();
-    let namespace = ofi::pid_namespace().to_string();
+    let namespace = ofi::namespace("pid").to_string();
     let lives = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
     vec![
         ("memlock", memlock(&limits, rdma)),
