@@ -14,6 +14,7 @@ mod fabric;
 mod faults;
 mod life;
 mod matrix;
+mod namespaces;
 mod peers;
 mod smoke;
 mod staged;
@@ -60,5 +61,6 @@ fn main() -> ExitCode {
     trials.extend(bulk::trials());
     trials.extend(staged::trials());
     trials.extend(counters::trials());
+    trials.extend(namespaces::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -22,10 +22,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         refused("shm_across_hosts", shm, 2, nothing(), |job, ()| {
             (job.pes_per_node(1), &["only 1 of this job's 2 PEs are on this host"])
         }),
-        // Files of shm that are not in one place, as in two containers of a host.
-        refused("other_shared_memory", shm, 2, needs::own_shm(256), |mut job, prefix| {
-            job.prefix_of_pe.insert(1, prefix.into_iter().map(Into::into).collect());
-            (job, &["PE 1 uses libfabric provider \"shm, libfabric", ", /dev/shm "])
+        refused("shm_of_other_host_ids", shm, 2, nothing(), |job, ()| {
+            let job = job.env_of_pe(1, "NVSHMEM_LIBFABRIC_HOST_ID", "another");
+            (job, &["only 1 of this job's 2 PEs are on this host"])
         }),
         refused("different_libfabrics", shm, 2, needs::libfabric2(), |job, library| {
             let job = job.env_of_pe(1, "NVSHMEM_LIBFABRIC_LIBRARY", library.to_string_lossy());

@@ -3,7 +3,6 @@
 //! `scripts/test.sh` collects these lines, as it does those of tests that libtest ignores.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
 
@@ -33,16 +32,4 @@ pub fn named_by(variable: &str) -> Need<PathBuf> {
 /// The libfabric 2.x that `NVSHMEM_TEST_LIBFABRIC2` names, to test against beside the system's.
 pub fn libfabric2() -> Need<PathBuf> {
     named_by("NVSHMEM_TEST_LIBFABRIC2")
-}
-
-/// A command prefix that gives a program a `/dev/shm` of its own, of so many MiB.
-pub fn own_shm(mib: u32) -> Need<Vec<String>> {
-    let mount = format!("mount -t tmpfs -o size={mib}m tmpfs /dev/shm");
-    let run = format!("{mount} && exec \"$@\"");
-    let words = ["unshare", "--mount", "sh", "-c", &run, "sh"].map(String::from).to_vec();
-    let tried = Command::new(&words[0]).args(&words[1..]).arg("true").output();
-    match tried.is_ok_and(|output| output.status.success()) {
-        true => Ok(words),
-        false => Err(String::from("mounting a /dev/shm takes root")),
-    }
 }
