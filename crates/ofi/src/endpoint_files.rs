@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 use libfabric_sys::Version;
 
 const DIRECTORY: &str = "/dev/shm";
+
+/// Names of sockets by which PEs of a host meet begin with it, in `/dev/shm` too.
+pub const SOCKET_PREFIX: &str = "nvshmem-libfabric-";
 
 /// Time limit for the lock, which any process may hold while it opens endpoints.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,7 +33,8 @@ pub(crate) fn common(provider: &str, library: Version) -> String {
     format!("{provider}, libfabric {library}, PID ns {pids}, /dev/shm {device:x}:{inode:x}")
 }
 
-/// Removes endpoints of ended processes of this user and PID namespace; returns number and bytes.
+/// Removes endpoints of ended processes of this user and PID namespace, and this user's sockets at
+/// which nobody listens; returns number and bytes.
 pub fn remove_left_behind() -> (usize, u64) {
     remove_in(Path::new(DIRECTORY), namespace("pid"), &has_ended)
 }
@@ -45,14 +50,27 @@ fn remove_in(directory: &Path, namespace: u64, has_ended: &dyn Fn(i32) -> bool) 
     let user = unsafe { libc::geteuid() };
     let mut removed = (0, 0);
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let process = entry.file_name().to_str().and_then(|name| maker(name, namespace));
-        let own = entry.metadata().ok().filter(|found| found.is_file() && found.uid() == user);
-        let Some(found) = own.filter(|_| process.is_some_and(has_ended)) else { continue };
-        if fs::remove_file(entry.path()).is_ok() {
+        let Some(found) = entry.metadata().ok().filter(|found| found.uid() == user) else {
+            continue;
+        };
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let is_left = if found.file_type().is_socket() {
+            name.starts_with(SOCKET_PREFIX) && is_deserted(&entry.path())
+        } else {
+            found.is_file() && maker(name, namespace).is_some_and(has_ended)
+        };
+        if is_left && fs::remove_file(entry.path()).is_ok() {
             removed = (removed.0 + 1, removed.1 + 512 * found.blocks());
         }
     }
     removed
+}
+
+/// A socket of another type connects to none, so a listener is not disturbed.
+fn is_deserted(socket: &Path) -> bool {
+    let tried = UnixDatagram::unbound().and_then(|other| other.connect(socket));
+    tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Returns the process of an endpoint named `PID-NAMESPACE:USER:NUMBER`, if of this namespace.
@@ -127,6 +145,8 @@ pub fn free_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use test_support::scratch::Scratch;
 
     use super::*;
@@ -147,6 +167,17 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert!(has_ended(child.id() as i32) && !has_ended(std::process::id() as i32));
+    }
+
+    #[test]
+    fn deserted_sockets_are_removed() {
+        let scratch = Scratch::new();
+        let names = ["nvshmem-libfabric-1", "nvshmem-libfabric-2", "other"];
+        let [listener, ..] = names.map(|name| UnixListener::bind(scratch.join(name)).unwrap());
+        assert_eq!(remove_in(&scratch, 7, &|_| true).0, 1);
+        assert_eq!(names.map(|name| scratch.join(name).exists()), [true, false, true]);
+        listener.set_nonblocking(true).unwrap();
+        listener.accept().expect_err("nobody has connected");
     }
 
     #[test]

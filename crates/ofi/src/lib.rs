@@ -64,7 +64,7 @@ pub use discovery::device::Device;
 pub use discovery::immediate_data::ImmediateData;
 pub use discovery::interface::Interface;
 pub use discovery::search::Discovery;
-pub use endpoint_files::{free_bytes, namespace, remove_left_behind};
+pub use endpoint_files::{SOCKET_PREFIX, free_bytes, namespace, remove_left_behind};
 pub use environment::{EnvironmentWish, environment_wishes};
 pub use error::{OfiError, Refusal};
 pub use memory::device_memory::DirectRefusal;

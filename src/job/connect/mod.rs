@@ -48,10 +48,9 @@ pub(crate) fn connect(
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
-    let (rails, near, on_loopback) =
-        nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
-    let here = if settings.host_id.is_some() { near } else { here.min(near) };
-    let opened = open(settings, discovery, &rails, (here, on_loopback), n_pes);
+    let (rails, near) = nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
+    let here = if settings.host_id.is_some() { near.here } else { here.min(near.here) };
+    let opened = open(settings, discovery, &rails, (here, near.on_loopback), n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),

@@ -26,21 +26,30 @@ pub(crate) struct Rails {
     pub(crate) spare: Vec<usize>,
 }
 
-/// Also returns the number of PEs of this machine, and whether all PEs of the job are in its
-/// network namespace.
+/// The number of PEs of this machine, and whose networks they share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Neighbours {
+    pub(crate) here: u32,
+    /// All PEs of the job are in this network namespace.
+    pub(crate) on_loopback: bool,
+    /// Some PEs of this machine may be in another.
+    pub(crate) apart: bool,
+}
+
 pub(crate) fn rails(
     settings: &Settings,
     devices: &[Nic],
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<(Rails, u32, bool), JobError> {
+) -> Result<(Rails, Neighbours), JobError> {
     let machine = machine(settings);
-    let network = fabric_hash(&format!("{machine} {}", namespace("net")));
+    let network = network(machine, namespace("net"));
     let gpu = gpu();
     let seats = collectives.allgather(&encode([machine, network], gpu))?;
-    let on_loopback = seats.chunks_exact(SEAT_BYTES).all(|seat| decode(seat).0[1] == network);
     let (place_here, gpus) = same_host(&seats, machine, me);
+    let (on_loopback, apart) = networks(&seats, [machine, network]);
+    let near = Neighbours { here: gpus.len() as u32, on_loopback, apart };
 
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
@@ -70,7 +79,7 @@ pub(crate) fn rails(
             plan.decided
         );
     }
-    Ok((Rails::of(plan), gpus.len() as u32, on_loopback))
+    Ok((Rails::of(plan), near))
 }
 
 impl Rails {
@@ -109,13 +118,28 @@ pub(crate) fn machine(settings: &Settings) -> u64 {
     if let Some(named) = &settings.host_id {
         return fabric_hash(named);
     }
+    fabric_hash(&booted())
+}
+
+/// Returns the kernel's boot id, which containers share; the host name in case that is hidden.
+fn booted() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    // The kernel's boot id, which containers share; the host name in case that is hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");
-    if boot.is_empty() {
-        return fabric_hash(&read("/proc/sys/kernel/hostname"));
-    }
-    fabric_hash(&boot)
+    if boot.is_empty() { read("/proc/sys/kernel/hostname") } else { boot }
+}
+
+/// Identifies a network namespace; 0 if its number is unknown. Hosts have the same numbers, and the
+/// user may have given them one name.
+fn network(machine: u64, number: u64) -> u64 {
+    let known = (number != 0).then(|| fabric_hash(&format!("{machine} {} {number}", booted())));
+    known.unwrap_or(0)
+}
+
+/// Returns whether all PEs are in this network, and whether any of this machine may not be.
+fn networks(seats: &[u8], [machine, network]: [u64; 2]) -> (bool, bool) {
+    let all = || seats.chunks_exact(SEAT_BYTES).map(|seat| decode(seat).0);
+    let is_in = |other: u64| network != 0 && other == network;
+    (all().all(|[_, other]| is_in(other)), all().any(|[of, other]| of == machine && !is_in(other)))
 }
 
 fn encode([machine, network]: [u64; 2], gpu: Option<PciAddress>) -> [u8; SEAT_BYTES] {
@@ -175,6 +199,24 @@ mod tests {
         for (pe, place) in [(1, 0), (3, 1)] {
             assert_eq!(same_host(&seats, 9, Pe(pe)), (place, vec![gpu(1), None]), "PE {pe}");
         }
+    }
+
+    #[test]
+    fn loopback_takes_one_known_network() {
+        for (seats, mine, expected) in [
+            (&[[1, 5], [1, 5]][..], [1, 5], (true, false)),
+            (&[[1, 5], [1, 6]], [1, 5], (false, true)),
+            (&[[1, 5], [2, 6]], [1, 5], (false, false)),
+            (&[[1, 0], [1, 0]], [1, 0], (false, true)),
+            (&[[1, 5], [1, 0]], [1, 5], (false, true)),
+        ] {
+            let told: Vec<u8> = seats.iter().flat_map(|seat| encode(*seat, None)).collect();
+            assert_eq!(networks(&told, mine), expected, "{seats:?}");
+        }
+        assert_eq!(network(1, 0), 0);
+        // Not by the host's given name alone.
+        assert_ne!(network(1, 5), fabric_hash("1 5"));
+        assert!(network(1, 5) != network(1, 6) && network(1, 5) != network(2, 5));
     }
 
     fn opened(settings: &Settings, me: usize, picked: &[usize]) -> Rails {

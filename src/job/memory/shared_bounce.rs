@@ -5,15 +5,15 @@
 //! that cannot be (other users, or no place to meet), bytes go through the fabric, and the log says
 //! why, once for each peer.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use log::info;
 
-use super::meeting::{Connection, Meeting};
+use super::meeting::{Meeting, Met};
 use super::staging_options;
-use crate::job::connect::nics::machine;
+use crate::job::connect::nics::{Neighbours, machine};
 use crate::logging;
 use crate::settings::Settings;
 use cuda::{Driver, PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
@@ -32,7 +32,6 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     host: u64,
-    /// That of its sockets.
     name: u64,
     /// Bytes of all bounce buffers; 0 where nothing is shared.
     bounce_bytes: u64,
@@ -40,13 +39,9 @@ struct Record {
 }
 
 impl Record {
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut bytes = [0; RECORD_BYTES];
-        for (at, word) in [self.host, self.name, self.bounce_bytes].into_iter().enumerate() {
-            bytes[8 * at..][..8].copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[24..].copy_from_slice(&self.secret);
-        bytes
+    fn encode(&self) -> Vec<u8> {
+        let words = [self.host, self.name, self.bounce_bytes].map(u64::to_le_bytes);
+        [words.as_flattened(), &self.secret].concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -61,8 +56,7 @@ impl Record {
 struct Peer {
     pe: Pe,
     record: Record,
-    /// Its process (`pidfd_open`), unless this PID namespace hides it; or why they do not meet.
-    process: Result<Option<OwnedFd>, String>,
+    met: Met,
 }
 
 /// Bounce memory offered to other PEs of the host, until all have it.
@@ -75,23 +69,20 @@ pub(crate) struct Offer {
     own: Option<(Arc<SharedMemory>, OwnedFd)>,
     meeting: Option<Meeting>,
     peers: Vec<Peer>,
-    /// Descriptors, each with the PE that it claims to be from.
-    received: Vec<(Pe, OwnedFd)>,
 }
 
 impl Offer {
-    pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, here: u32) -> Self {
-        Self::of(settings, me, n_pes, (here > 1, Driver::of_process().is_ok()))
+    pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, near: Neighbours) -> Self {
+        Self::of(settings, me, n_pes, (near, Driver::of_process().is_ok()))
     }
 
-    fn of(settings: &Settings, me: Pe, n_pes: u32, (meets, has_use): (bool, bool)) -> Self {
+    fn of(settings: &Settings, me: Pe, n_pes: u32, (near, has_use): (Neighbours, bool)) -> Self {
         let mut name = [0; 8];
-        let is_random = meets && getrandom::fill(&mut name).is_ok();
+        let is_random = near.here > 1 && getrandom::fill(&mut name).is_ok();
         let (host, name) = (machine(settings), u64::from_le_bytes(name));
-        let meeting = is_random.then(|| Meeting::new(name));
+        let meeting = is_random.then(|| Meeting::new(name, near.here, near.apart));
         let record = Record { host, name, bounce_bytes: 0, secret: [0; SECRET_BYTES] };
-        let (peers, received) = (Vec::new(), Vec::new());
-        let nothing = Self { me, n_pes, record, own: None, meeting, peers, received };
+        let nothing = Self { me, n_pes, record, own: None, meeting, peers: Vec::new() };
         if nothing.meeting.is_none() || !has_use {
             return nothing;
         }
@@ -101,11 +92,8 @@ impl Offer {
                 own: Some((memory, fd)),
                 ..nothing
             },
-            Err(error) => {
-                info!(
-                    target: logging::MEM,
-                    "bounce memory is not shared with other PEs of this host: {error}"
-                );
+            Err(why) => {
+                info!(target: logging::MEM, "bounce memory is not shared with PEs of this host: {why}");
                 nothing
             }
         }
@@ -132,7 +120,7 @@ impl Offer {
         Ok((Arc::new(memory), fd, secret, layout.bounce_bytes() as u64))
     }
 
-    pub(crate) fn record(&self) -> [u8; RECORD_BYTES] {
+    pub(crate) fn record(&self) -> Vec<u8> {
         self.record.encode()
     }
 
@@ -144,19 +132,23 @@ impl Offer {
 
     /// Connects to the other PEs of this host, by the records of all, and sends them the memory.
     pub(crate) fn meet(&mut self, records: &[u8]) {
-        for (pe, record) in (0..).map(Pe).zip(records.chunks(RECORD_BYTES).map(Record::decode)) {
-            let record = record.filter(|of| of.host == self.record.host && pe != self.me);
-            let Some((record, meeting)) = record.zip(self.meeting.as_mut()) else { continue };
-            let process = meet(self.me, self.own.as_ref().map(|(_, fd)| fd), record.name);
-            self.peers.push(Peer { pe, record, process });
-            // The kernel limits how many descriptors of a user are on their way.
-            self.received.extend(meeting.receive());
+        let Some(meeting) = &mut self.meeting else { return };
+        let own = self.own.as_ref().map(|(_, fd)| fd.as_raw_fd());
+        let all: Vec<Option<Record>> = records.chunks(RECORD_BYTES).map(Record::decode).collect();
+        // Each begins with another one, as the kernel limits how many descriptors of a user are on
+        // their way.
+        for at in (self.me.index() + 1..all.len()).chain(0..self.me.index()) {
+            let pe = Pe(at as u32);
+            let Some(record) = all[at].filter(|of| of.host == self.record.host) else { continue };
+            self.peers.push(Peer { pe, record, met: meeting.meet(self.me, record.name, own) });
+            meeting.receive();
         }
+        self.peers.sort_by_key(|peer| peer.pe);
     }
 
     /// Returns pidfds of the other PEs of this host, and their memory, once all have sent it.
     pub(crate) fn open(mut self) -> (Vec<(Pe, OwnedFd)>, Option<Shares>) {
-        self.received.extend(self.meeting.iter_mut().flat_map(Meeting::receive));
+        self.meeting.iter_mut().for_each(Meeting::receive);
         let share = |peer: &Peer| match self.open_one(peer) {
             Ok(share) => Some(share),
             Err(why) => {
@@ -174,18 +166,18 @@ impl Offer {
             layout: SharedLayout::new(self.record.bounce_bytes as usize, self.n_pes),
             peers: self.peers.iter().filter_map(share).collect(),
         });
-        let process = |peer: Peer| Some((peer.pe, peer.process.ok()??));
+        let process = |peer: Peer| Some((peer.pe, peer.met.0?));
         (self.peers.into_iter().filter_map(process).collect(), shares)
     }
 
     fn open_one(&self, peer: &Peer) -> Result<PeerShare, String> {
         let Peer { pe, record: Record { bounce_bytes, secret, .. }, .. } = *peer;
         let layout = SharedLayout::new(bounce_bytes.min(MAX_BOUNCE_BYTES) as usize, self.n_pes);
-        let process = peer.process.as_ref().map_err(String::clone)?;
-        let process = process.as_ref().and_then(|process| process.try_clone().ok());
+        peer.met.1.clone()?;
+        let process = peer.met.0.as_ref().and_then(|process| process.try_clone().ok());
         let mut why = String::from("it offers none");
-        // Anybody may send under the name of a PE.
-        for (_, fd) in self.received.iter().filter(|(from, _)| *from == pe) {
+        for fd in self.meeting.iter().flat_map(|meeting| meeting.received(pe)) {
+            // The copy is closed first, which never blocks.
             let fd = fd.try_clone().map_err(|error| error.to_string())?;
             match SharedMemory::of(fd, layout.bytes()) {
                 Ok(memory) if layout.has_secret(&memory, &secret) => {
@@ -199,29 +191,16 @@ impl Offer {
     }
 }
 
-fn meet(me: Pe, own: Option<&OwnedFd>, name: u64) -> Result<Option<OwnedFd>, String> {
-    let connection = Connection::to(name)
-        .map_err(|error| format!("they share neither network namespace nor /dev/shm: {error}"))?;
-    let (process, user) = connection.peer().map_err(|error| error.to_string())?;
-    // SAFETY: a call without arguments.
-    let own_user = unsafe { libc::geteuid() };
-    if user != own_user {
-        return Err(format!("it is of user {user}, this PE of user {own_user}"));
-    }
-    own.map_or(Ok(()), |fd| connection.send(me, fd.as_raw_fd()))
-        .map_err(|error| format!("sending the descriptor: {error}"))?;
-    // SAFETY: takes numbers. The descriptor is close-on-exec.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process as libc::c_long, 0) };
-    // SAFETY: just opened, and owned by nobody else.
-    Ok(u32::try_from(fd).ok().map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn near(here: u32) -> Neighbours {
+        Neighbours { here, on_loopback: true, apart: false }
+    }
+
     fn offer(me: u32) -> Offer {
-        Offer::of(&Settings::default(), Pe(me), 3, (true, true))
+        Offer::of(&Settings::default(), Pe(me), 3, (near(3), true))
     }
 
     fn encoded(records: &[Record]) -> Vec<u8> {
@@ -238,14 +217,14 @@ mod tests {
             (&settings, false, true, false),
             (&minds, true, true, false),
         ] {
-            let offer = Offer::of(settings, Pe(1), 3, (meets, has_use));
+            let offer = Offer::of(settings, Pe(1), 3, (near(1 + 2 * u32::from(meets)), has_use));
             assert_eq!((offer.own.is_some(), offer.meeting.is_some()), (is_there, meets));
             let bytes = 2 * settings.staging_chunk * usize::from(settings.staging_depth);
             assert_eq!(offer.record.bounce_bytes >= bytes as u64, is_there);
             assert_eq!(offer.open().1.is_some(), is_there);
         }
         // This process has not loaded CUDA.
-        assert!(Offer::new(&settings, Pe(1), 3, 3).own.is_none());
+        assert!(Offer::new(&settings, Pe(1), 3, near(3)).own.is_none());
     }
 
     #[test]
@@ -283,8 +262,8 @@ mod tests {
             let mut told = two.record;
             edit(&mut told);
             // A stranger says that it is PE 2.
-            let stranger = Connection::to(me.record.name).unwrap();
-            stranger.send(Pe(2), one.own.as_ref().unwrap().1.as_raw_fd()).unwrap();
+            let own = one.own.as_ref().map(|(_, fd)| fd.as_raw_fd());
+            one.meeting.as_ref().unwrap().meet(Pe(2), me.record.name, own).1.unwrap();
             one.meet(&right);
             two.meet(&right);
             me.meet(&encoded(&[me.record, one.record, told]));

@@ -74,12 +74,15 @@ impl SharedMemory {
     /// The system's, or what the descriptor is not.
     pub fn of(fd: OwnedFd, len: usize) -> Result<Self, SharingError> {
         let file = File::from(fd);
-        let found = file.metadata().map_err(failed("fstat"))?;
         // SAFETY: calls with numbers alone, on a descriptor that is open.
         let (seals, user) =
             unsafe { (libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS), libc::geteuid()) };
-        let is_sealed = seals >= 0 && seals & SEALS == SEALS;
-        if !is_sealed || found.len() != len as u64 || found.uid() != user {
+        // Asked first: of other files fstat may wait for a server.
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err(SharingError::Other);
+        }
+        let found = file.metadata().map_err(failed("fstat"))?;
+        if found.len() != len as u64 || found.uid() != user {
             return Err(SharingError::Other);
         }
         Self::map(&file, len)

@@ -4,7 +4,6 @@
 //! that it is the right one, and a flag byte for each PE of the job, which that PE sets once its
 //! lane copies from the bounce buffers.
 
-use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,6 +65,7 @@ impl SharedLayout {
 }
 
 /// Bounce memory that PEs of this host share, before it is page-locked.
+#[derive(Debug)]
 pub struct Shares {
     /// This PE.
     pub me: Pe,
@@ -75,12 +75,6 @@ pub struct Shares {
     pub layout: SharedLayout,
     /// Bounce memory of the peers.
     pub peers: Vec<PeerShare>,
-}
-
-impl fmt::Debug for Shares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shares").field("me", &self.me).field("peers", &self.peers).finish()
-    }
 }
 
 /// Bounce memory of a peer on this host.
