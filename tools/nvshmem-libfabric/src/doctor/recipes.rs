@@ -50,7 +50,6 @@ fn rows(page: &'static str) -> impl Iterator<Item = (Vec<&'static str>, String, 
     })
 }
 
-/// Text without Markdown's marks of code and links.
 fn plain(cell: &str) -> String {
     let mut parts = cell.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -76,14 +75,7 @@ mod tests {
             assert!(matches!(&check.details[..], [said] if said.starts_with(says)), "{check:?}");
         }
         assert!(explain(&[]).details.is_empty());
-    }
-
-    #[test]
-    fn every_row_says_what_happens() {
-        let rows: Vec<_> = PAGES.iter().flat_map(|page| rows(page)).collect();
-        assert!(rows.len() > 15);
-        for (names, ours, why) in rows {
-            assert!(!ours.is_empty() && !why.is_empty(), "{names:?}");
-        }
+        let mut rows = PAGES.iter().flat_map(|page| rows(page));
+        assert!(rows.all(|(_, ours, why)| !ours.is_empty() && !why.is_empty()));
     }
 }

@@ -22,7 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let pip = "import pip, venv; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
     vec![
         needs::trial("packages::wheel", has("python3", &["-c", pip]), wheel),
-        needs::trial("packages::deb", has("dpkg", &["--version"]), deb),
         needs::trial("packages::pkg_config", has("pkg-config", &["--version"]), pkg_config),
         needs::trial("packages::cmake", has("cmake", &["--version"]), cmake),
         needs::trial("packages::spack", has("python3", &["-V"]), spack),
@@ -71,7 +70,7 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
+fn package(umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     let out = scratch.join("packages");
     // What was made before goes, in a directory where things are built.
     scratch.write("CACHEDIR.TAG", "");
@@ -79,9 +78,8 @@ fn package(kind: &str, umask: &str, scratch: &Scratch) -> Result<PathBuf, Failed
     scratch.write("packages/older.whl", "");
     let mut make = program("sh");
     make.args(["-c", "umask $0 && exec \"$@\"", umask]).arg(root().join("scripts/package.sh"));
-    make.env("DEBFULLNAME", "Someone").env("DEBEMAIL", "someone@somewhere");
     make.env("NVSHMEM_LIBFABRIC_HOME_PAGE", "https://somewhere/");
-    good(make.args([prefix(), &out]).arg(kind))?;
+    good(make.args([prefix(), &out]).arg("wheel"))?;
     let notes = fs::read_to_string(out.join("RELEASE-NOTES.md"))?;
     assert!(notes.starts_with(&format!("# nvshmem-libfabric {VERSION}")), "{notes}");
     let files = fs::read_dir(&out)?.map(|entry| Ok(entry?.path()));
@@ -106,17 +104,6 @@ pub(crate) fn has_all_files(tool: &mut Command, directory: &Path) -> Case {
     Ok(())
 }
 
-fn has_pages(share: &Path, manual: &str, zsh: &str) {
-    let bash = "bash-completion/completions/nvshmem-libfabric";
-    let fish = "fish/vendor_completions.d/nvshmem-libfabric.fish";
-    for page in
-        [&format!("man/man1/{manual}"), bash, fish, &format!("zsh/{zsh}/_nvshmem-libfabric")]
-    {
-        assert!(share.join(page).is_file(), "no {page} in {}", share.display());
-    }
-    assert!(!share.join("nvshmem-libfabric").exists(), "a package has no record");
-}
-
 const EXAMPLE: &str = "crates/channel-c/tests/example.c";
 
 fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
@@ -125,7 +112,6 @@ fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
     Ok(moved)
 }
 
-/// A program of the channel, as the page compiles it.
 fn pkg_config((): ()) -> Case {
     let scratch = Scratch::new();
     let page = include_str!("../../../../docs/install.md");
@@ -175,9 +161,9 @@ fn cmake((): ()) -> Case {
 
 fn wheel((): ()) -> Case {
     let scratch = Scratch::new();
-    let wheel = package("wheel", "022", &scratch)?;
+    let wheel = package("022", &scratch)?;
     let elsewhere = Scratch::new();
-    let same = fs::read(&wheel)? == fs::read(package("wheel", "077", &elsewhere)?)?;
+    let same = fs::read(&wheel)? == fs::read(package("077", &elsewhere)?)?;
     assert!(same, "it depends on the umask");
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let tag = format!("nvshmem_libfabric-{VERSION}-py3-none-manylinux_2_");
@@ -210,7 +196,15 @@ fn wheel((): ()) -> Case {
     let places: Vec<&Path> = places.lines().map(Path::new).collect();
     let [package, lib, include] = places[..] else { return Err(format!("{places:?}").into()) };
     assert!(include.join("nvshmem_libfabric.h").is_file(), "{places:?}");
-    has_pages(&environment.join("share"), "nvshmem-libfabric-run.1", "site-functions");
+    for page in [
+        "man/man1/nvshmem-libfabric-run.1",
+        "bash-completion/completions/nvshmem-libfabric",
+        "fish/vendor_completions.d/nvshmem-libfabric.fish",
+        "zsh/site-functions/_nvshmem-libfabric",
+    ] {
+        assert!(environment.join("share").join(page).is_file(), "no {page}");
+    }
+    assert!(!environment.join("share/nvshmem-libfabric").exists(), "a package has no record");
     has_all_files(&mut program(&tool), lib)?;
 
     // NVSHMEM among the packages of the environment, as PyTorch brings it.
@@ -232,49 +226,6 @@ fn wheel((): ()) -> Case {
 
     good(&mut pip(&["uninstall", "--quiet", "--yes", "nvshmem-libfabric"]))?;
     assert!(!tool.exists() && !package.exists() && !lib.exists(), "it is gone");
-    Ok(())
-}
-
-fn deb((): ()) -> Case {
-    const DOC: &str = "share/doc/nvshmem-libfabric";
-    let scratch = Scratch::new();
-    let deb = package("deb", "022", &scratch)?;
-    for (field, says) in
-        [("Version", VERSION), ("Depends", "libc6 (>= 2."), ("Homepage", "https://somewhere/")]
-    {
-        let value = good(program("dpkg-deb").arg("--field").arg(&deb).arg(field))?;
-        assert!(value.starts_with(says), "{field}: {value}");
-    }
-    let tree = scratch.join("tree");
-    for directory in ["info", "updates", "triggers"] {
-        fs::create_dir_all(tree.join("var/lib/dpkg").join(directory))?;
-    }
-    scratch.write("tree/var/lib/dpkg/status", "");
-    // In an empty tree nothing that it depends on is installed, and its files are of whoever runs
-    // this.
-    let dpkg = |arguments: &[&str]| {
-        let mut dpkg = program("dpkg");
-        dpkg.arg("--root").arg(&tree).arg("--log=/dev/null");
-        dpkg.args(["--force-depends", "--force-not-root"]).args(arguments);
-        dpkg.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        dpkg
-    };
-    good(dpkg(&["--install"]).arg(&deb))?;
-    let usr = tree.join("usr");
-    let tool = usr.join("bin/nvshmem-libfabric");
-    let lib = usr.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
-    let lib = fs::canonicalize(lib)?;
-    has_pages(&usr.join("share"), "nvshmem-libfabric-run.1.gz", "vendor-completions");
-    has_all_files(&mut program(&tool), &lib)?;
-    assert!(usr.join("include/nvshmem_libfabric.h").is_file());
-    let copyright = fs::read_to_string(usr.join(format!("{DOC}/copyright")))?;
-    assert!(copyright.contains("Apache License, version 2.0"), "{copyright}");
-    let parts: serde_json::Value =
-        serde_json::from_slice(&fs::read(usr.join(format!("{DOC}/sbom.cdx.json")))?)?;
-    let libc = parts["components"].as_array().into_iter().flatten().find(|it| it["name"] == "libc");
-    assert!(libc.is_some_and(|it| it["purl"].as_str().is_some_and(|it| it.contains("libc@"))));
-    good(&mut dpkg(&["--purge", "nvshmem-libfabric"]))?;
-    assert!(!usr.exists(), "it is gone");
     Ok(())
 }
 
