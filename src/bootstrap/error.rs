@@ -8,7 +8,6 @@ use thiserror::Error;
 use engine::ids::MAX_PES;
 
 #[derive(Debug, Error)]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
 pub enum BootstrapError {
     #[error(

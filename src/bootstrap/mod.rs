@@ -31,9 +31,6 @@ pub trait Bootstrap: Send {
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError>;
 
     /// Returns when every PE has called it.
-    ///
-    /// # Errors
-    /// As [`Bootstrap::allgather`].
     fn barrier(&mut self) -> Result<(), BootstrapError> {
         self.allgather(&[0]).map(|_| ())
     }

@@ -41,9 +41,7 @@ pub struct TcpOptions {
     /// HOST:PORT of PE 0, or several separated by commas, of which one leads there. PE 0 listens at
     /// the first, or on its port of all interfaces if its system does not have the address.
     pub address: String,
-    /// This PE.
     pub me: u32,
-    /// Number of PEs.
     pub n_pes: u32,
     /// Number of the job, without which nobody joins. It keeps apart jobs that were given the same
     /// port by mistake, and strangers if it is random and kept secret.
@@ -80,9 +78,6 @@ impl TcpBootstrap {
     }
 
     /// [`TcpBootstrap::join`] of other PEs once PE 0 listens: if it refuses, it has ended.
-    ///
-    /// # Errors
-    /// As there.
     pub fn join_listening(options: TcpOptions) -> Result<Self, BootstrapError> {
         let deadline = Deadline::within(options.patience);
         let star = Star::Ray(connect(&options, &deadline, true)?);
@@ -96,9 +91,6 @@ impl TcpBootstrap {
 
     /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already, so nobody takes its
     /// port. Waits for missing PEs as long as `is_there`, on another thread, finds them.
-    ///
-    /// # Errors
-    /// As there.
     pub fn center(
         options: TcpOptions,
         listener: TcpListener,

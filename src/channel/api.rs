@@ -114,12 +114,10 @@ impl Channel {
         Ok(channel)
     }
 
-    /// This PE.
     pub fn me(&self) -> u32 {
         self.me
     }
 
-    /// Number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.n_pes
     }
@@ -166,9 +164,6 @@ impl Channel {
     }
 
     /// As [`Channel::on_proxy`], without waiting.
-    ///
-    /// # Errors
-    /// As there.
     #[doc(hidden)]
     pub fn send_to_proxy(
         &self,

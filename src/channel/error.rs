@@ -12,7 +12,6 @@ use cuda::CudaError;
 use engine::error::EngineError;
 
 #[derive(Debug, Error)]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
 pub enum ChannelError {
     #[error("{0}")]

@@ -4,7 +4,6 @@ use crate::channel::error::ChannelError;
 use crate::logging;
 use crate::settings::Settings;
 
-/// Options of a channel.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Rings, a power of two of at most `NLF_MAX_RINGS`.
@@ -15,15 +14,11 @@ pub struct Options {
     pub spins: u64,
     /// How long [`Channel::stop`](super::Channel::stop) and dropping wait for operations.
     pub drain: Duration,
-    /// The transport's settings.
     pub settings: Settings,
 }
 
 impl Options {
     /// Options from the environment.
-    ///
-    /// # Errors
-    /// Invalid values.
     pub fn from_env() -> Result<Self, ChannelError> {
         logging::init();
         let settings = Settings::from_env()?;

@@ -9,11 +9,8 @@ use super::{INIT, MEM, PROXY, TOPO, TRANSPORT};
 /// One of NVSHMEM's variables for logging, for the documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
-    /// The environment variable.
     pub name: &'static str,
-    /// Accepted values.
     pub accepts: &'static str,
-    /// Default.
     pub default: &'static str,
     /// Text of its row in `docs/settings.md`.
     pub doc: &'static str,

@@ -17,13 +17,11 @@ use std::ffi::{c_char, c_int, c_ulong, c_void};
 pub struct Status(pub c_int);
 
 impl Status {
-    /// It was done.
     pub const SUCCESS: Self = Self(0);
     /// A call of the system or of the network failed.
     pub const SYSTEM: Self = Self(2);
     /// A fault of the plugin's own.
     pub const INTERNAL: Self = Self(3);
-    /// An argument is wrong.
     pub const INVALID_ARGUMENT: Self = Self(4);
     /// The call is not valid now, or not supported.
     pub const INVALID_USAGE: Self = Self(5);
@@ -146,9 +144,7 @@ pub struct Properties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualDevices {
-    /// Number of entries of `devices`.
     pub count: c_int,
-    /// Their numbers.
     pub devices: [c_int; 8],
 }
 
@@ -156,7 +152,6 @@ pub struct VirtualDevices {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Contexts.
     pub contexts: c_int,
     /// Traffic class of the network, or -1.
     pub traffic_class: c_int,
@@ -189,10 +184,8 @@ macro_rules! table {
             pub init: unsafe extern "C" fn(
                 ctx: *mut *mut c_void, communicator: u64, logger: Logger,
             ) -> Status,
-            /// How many devices there are.
             pub devices: unsafe extern "C" fn(count: *mut c_int) -> Status,
             $($properties)*
-            /// Properties of a device.
             pub get_properties: unsafe extern "C" fn(
                 device: c_int, properties: *mut Properties,
             ) -> Status,
@@ -219,17 +212,13 @@ macro_rules! table {
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, offset: u64,
                 fd: c_int, flags: u64, handle: *mut *mut c_void,
             ) -> Status,
-            /// Ends a registration.
             pub dereg_mr_sym: unsafe extern "C" fn(
                 group: *mut c_void, handle: *mut c_void,
             ) -> Status,
-            /// Ends a block of contexts.
             pub destroy_context: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
             /// Ends a group.
             pub close_coll: unsafe extern "C" fn(group: *mut c_void) -> Status,
-            /// Ends a listener.
             pub close_listen: unsafe extern "C" fn(listening: *mut c_void) -> Status,
-            /// Starts a put.
             pub iput: unsafe extern "C" fn(
                 contexts: *mut c_void, context: c_int, source_offset: u64, source: *mut c_void,
                 size: usize, target_offset: u64, target: *mut c_void, rank: u32,
@@ -242,7 +231,6 @@ macro_rules! table {
                 signal_offset: u64, signal: *mut c_void, value: u64, operation: u32,
                 strong: bool, $($flags)* request: *mut *mut c_void,
             ) -> Status,
-            /// Starts a get.
             pub iget: unsafe extern "C" fn(
                 contexts: *mut c_void, context: c_int, remote_offset: u64, remote: *mut c_void,
                 size: usize, local_offset: u64, local: *mut c_void, rank: u32,
@@ -257,9 +245,7 @@ macro_rules! table {
             pub test: unsafe extern "C" fn(
                 group: *mut c_void, request: *mut c_void, done: *mut c_int,
             ) -> Status,
-            /// Progresses operations in flight.
             pub progress: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
-            /// Whether something has failed.
             pub query_last_error: unsafe extern "C" fn(
                 contexts: *mut c_void, has_error: *mut bool,
             ) -> Status,

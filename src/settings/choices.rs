@@ -31,7 +31,6 @@ macro_rules! choices {
     )+) => {$(
         $(#[$about])+
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[expect(missing_docs, reason = "the table says what each value does")]
         pub enum $choice {
             $($value,)+
         }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// A refused value.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}={given:?} is refused: {reason}. Accepted: {accepted}")]
 pub struct Refused {
@@ -12,9 +11,7 @@ pub struct Refused {
     pub name: String,
     /// Its value.
     pub given: String,
-    /// Fault of the value.
     pub reason: String,
-    /// Accepted values.
     pub accepted: String,
 }
 

@@ -281,7 +281,6 @@ impl Kind<Devices> for DeviceList {
     }
 }
 
-/// A number, or `auto`.
 pub(super) struct OrAuto(pub(super) Number);
 
 impl Kind<BulkChoice> for OrAuto {

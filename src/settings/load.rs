@@ -10,23 +10,18 @@ use super::table::{
 };
 use crate::logging;
 
-/// Source of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The default.
     Default,
-    /// An environment variable.
     Environment,
 }
 
 /// A setting's value in force, as `nvshmem-libfabric info` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The environment variable.
     pub name: &'static str,
     /// The value in force, as the user would write it.
     pub value: String,
-    /// Source of the value.
     pub source: Source,
     /// Text of the setting in `docs/settings.md`.
     pub doc: &'static str,
@@ -34,9 +29,6 @@ pub struct Row {
 
 impl Settings {
     /// Reads the settings from the environment of the process, and logs the notices.
-    ///
-    /// # Errors
-    /// Those of [`Settings::load`].
     pub fn from_env() -> Result<Self, SettingsError> {
         let (settings, notices) = Self::load(std::env::vars_os())?;
         for Notice { level, text } in notices {

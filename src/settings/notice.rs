@@ -7,9 +7,7 @@ use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_the
 /// A warning about the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// The level to log it at.
     pub level: Level,
-    /// Text of the warning.
     pub text: String,
 }
 

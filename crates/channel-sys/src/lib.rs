@@ -4,7 +4,6 @@
 //!
 //! Sizes and offsets are asserted here by bindgen, and in the header for C and C++.
 #![allow(
-    missing_docs,
     non_camel_case_types,
     clippy::all,
     clippy::undocumented_unsafe_blocks,

@@ -15,7 +15,6 @@ macro_rules! operations {
         }
 
         impl AtomicOp {
-            /// All operations.
             pub const ALL: [Self; [$($plain_code,)* $($fetching_code,)*].len()] =
                 [$(Self::$plain,)* $(Self::$fetching,)*];
 
@@ -41,15 +40,10 @@ operations! {
     plain {
         /// Adds one.
         Inc = 2,
-        /// Stores the operand.
         Set = 3,
-        /// Adds the operand.
         Add = 4,
-        /// Bitwise and.
         And = 5,
-        /// Bitwise or.
         Or = 6,
-        /// Bitwise exclusive or.
         Xor = 7,
         /// Stores the operand: the older name of [`AtomicOp::SignalSet`].
         Signal = 8,
@@ -102,19 +96,14 @@ impl AtomicOp {
 /// Width of the word that an atomic operation changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
-    /// 2 bytes.
     Two,
-    /// 4 bytes.
     Four,
-    /// 8 bytes.
     Eight,
 }
 
 impl Width {
-    /// All widths.
     pub const ALL: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
 
-    /// Returns the width of `bytes` bytes.
     #[inline]
     pub fn from_bytes(bytes: i32) -> Option<Width> {
         match bytes {
@@ -125,7 +114,6 @@ impl Width {
         }
     }
 
-    /// Returns the width in bytes.
     #[inline]
     pub fn bytes(self) -> usize {
         // A shift takes fewer instructions than the table that would be made of a match.
@@ -139,12 +127,9 @@ impl Width {
     }
 }
 
-/// An atomic operation with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Atomic {
-    /// The operation.
     pub op: AtomicOp,
-    /// Width of the word.
     pub width: Width,
     /// Whether word and operand are IEEE numbers. Affects operations that add; others work on bits.
     pub float: bool,

@@ -6,10 +6,8 @@ use crate::ids::{Pe, RailId};
 use crate::port::PortError;
 use crate::wire::handle::HandleError;
 
-/// An error of the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum EngineError {
     #[error("{pe} does not exist: this job has {n_pes} PEs")]
     NoSuchPe { pe: Pe, n_pes: u32 },

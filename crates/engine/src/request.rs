@@ -12,13 +12,11 @@ use crate::wire::message::RegionAddr;
 pub struct Request<'a> {
     /// Write for a put, read for a get.
     pub direction: Direction,
-    /// The peer.
     pub pe: Pe,
     /// The peer's handle for the region of the remote bytes.
     pub remote_handle: &'a HandleBytes,
     /// Address of the remote bytes in the peer.
     pub remote_addr: u64,
-    /// The local side.
     pub local: LocalSide,
     /// Bytes to move; 0 does nothing.
     pub len: usize,
@@ -37,13 +35,11 @@ pub enum LocalSide {
 /// An atomic operation on a word of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest<'a> {
-    /// The peer.
     pub pe: Pe,
     /// The peer's handle for the region of the word.
     pub remote_handle: &'a HandleBytes,
     /// Address of the word in the peer.
     pub remote_addr: u64,
-    /// The operation.
     pub atomic: Atomic,
     /// Destination of the word before, for operations that fetch.
     pub result: Option<FetchTarget>,

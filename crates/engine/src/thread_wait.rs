@@ -18,12 +18,10 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Starts a wait.
     pub fn new() -> Self {
         Self { last_check: Instant::now(), counted: Duration::ZERO }
     }
 
-    /// Returns the time waited so far.
     pub fn waited(&mut self) -> Duration {
         self.count(Instant::now(), STEP)
     }

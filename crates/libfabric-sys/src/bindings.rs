@@ -1,7 +1,6 @@
 //! Bindings that bindgen made of libfabric's headers. `scripts/bindings.sh` makes them anew.
 #![allow(
     missing_debug_implementations,
-    missing_docs,
     non_camel_case_types,
     non_snake_case,
     non_upper_case_globals,

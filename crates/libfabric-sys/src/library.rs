@@ -22,7 +22,6 @@ pub const MINIMUM_VERSION: Version =
 /// Why libfabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum LoadError {
     #[error("cannot load libfabric from `{path}`: {reason}; {}", remedy(.path, .reason))]
     Open { path: String, reason: String },

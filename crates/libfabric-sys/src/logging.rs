@@ -17,13 +17,11 @@ pub const FI_LOG_MR: u32 = 8;
 #[repr(C)]
 #[derive(Debug)]
 pub struct fi_provider {
-    /// Its version.
     pub version: u32,
     /// The API that it was built for.
     pub fi_version: u32,
     /// Libfabric's own.
     pub context: [*mut c_void; 4],
-    /// Its name.
     pub name: *const c_char,
 }
 
@@ -42,11 +40,8 @@ pub type LogLine =
 pub struct fi_ops_log {
     /// Bytes of this table.
     pub size: usize,
-    /// See the types.
     pub enabled: Option<LogEnabled>,
-    /// See the types.
     pub ready: Option<LogReady>,
-    /// See the types.
     pub log: Option<LogLine>,
 }
 
@@ -55,9 +50,7 @@ pub struct fi_ops_log {
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_logging {
-    /// The object.
     pub fid: fid,
-    /// Its table.
     pub ops: *mut fi_ops_log,
 }
 

@@ -33,7 +33,6 @@ pub struct fi_mr_dmabuf {
     pub fd: c_int,
     /// Where the part begins in it.
     pub offset: u64,
-    /// Bytes of the part.
     pub len: usize,
     /// Where the part is in this process, or null.
     pub base_addr: *mut c_void,

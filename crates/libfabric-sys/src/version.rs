@@ -7,7 +7,6 @@ use std::fmt;
 pub struct Version(u32);
 
 impl Version {
-    /// A version from its parts.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self(crate::FI_VERSION(major, minor))
     }
@@ -22,12 +21,10 @@ impl Version {
         self.0
     }
 
-    /// The major version.
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The minor version.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }

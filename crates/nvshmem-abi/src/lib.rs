@@ -10,7 +10,6 @@ mod layout;
 
 /// The header as bindgen read it; `scripts/bindings.sh` makes it anew.
 #[allow(
-    missing_docs,
     non_camel_case_types,
     non_snake_case,
     missing_debug_implementations,

@@ -56,15 +56,12 @@ pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) 
 /// An environment variable that a provider should have, for diagnosis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EnvironmentWish {
-    /// The provider.
     pub provider: &'static str,
-    /// The variable.
     pub name: &'static str,
     /// Value that is set, unless the user has set one.
     pub value: String,
     /// Value that the user has set.
     pub theirs: Option<String>,
-    /// Reason.
     pub why: &'static str,
 }
 

@@ -11,11 +11,9 @@ use engine::port::{PortError, Posted};
 /// An offer of libfabric that was not taken, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The provider.
     pub provider: String,
     /// The device; none when the whole provider was refused.
     pub device: Option<String>,
-    /// The reason.
     pub reason: String,
 }
 
@@ -37,7 +35,6 @@ impl fmt::Display for Refusal {
 /// Reason why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum OfiError {
     #[error(transparent)]
     Load(#[from] LoadError),

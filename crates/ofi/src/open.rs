@@ -37,11 +37,9 @@ const MAX_RAILS: usize = 32;
 pub struct Opened {
     /// The host lane: one rail, on the device of the first proxy rail, in a domain of its own.
     pub host: OfiPort,
-    /// The proxy lane.
     pub proxy: OfiPort,
     /// Registration with all rails of both lanes.
     pub memory: OfiMemory,
-    /// Description of the rails.
     pub report: Report,
 }
 

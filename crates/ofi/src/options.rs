@@ -10,7 +10,6 @@ use crate::topology::Distance;
 pub struct Options {
     /// Name or path of the libfabric to load.
     pub library: String,
-    /// Provider to use.
     pub provider: Provider,
     /// Fabric to use, of a provider with several; None for the first that answers.
     pub fabric: Option<String>,

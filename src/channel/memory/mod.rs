@@ -26,9 +26,6 @@ pub(crate) trait SharedBlock: Debug + Send + Sync {
     }
 
     /// Copies these bytes between the block and the CPU's copy, if it has one.
-    ///
-    /// # Errors
-    /// The device's.
     fn copy(&self, _: Direction, _offset: usize, _len: usize) -> Result<(), ChannelError> {
         Ok(())
     }

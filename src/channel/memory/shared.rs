@@ -223,9 +223,6 @@ impl Shared {
     }
 
     /// Slots that producers have reserved in each ring by now.
-    ///
-    /// # Errors
-    /// The device's.
     pub(crate) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
         let MirroredLayout { producers, claims, .. } = self.layout.mirrored;
         self.mirrored.copy(Direction::FromDevice, producers, claims - producers)?;
@@ -240,9 +237,6 @@ impl Shared {
 
     /// Sets an entry of the producers' table; length 0 clears it. One thread at a time. Later
     /// kernels see it; none sees the base of one region with the length of another.
-    ///
-    /// # Errors
-    /// The device's.
     pub(crate) fn set_region(
         &self,
         index: usize,

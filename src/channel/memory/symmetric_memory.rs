@@ -5,7 +5,6 @@ use crate::channel::memory::SharedBlock;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use cuda::{DeviceHeap, Driver};
 
-/// Location of symmetric memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MemoryLocation {
     /// Memory of the host, which the CPU reaches; page-locked where the process uses CUDA.

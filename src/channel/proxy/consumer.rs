@@ -136,9 +136,6 @@ impl Consumer {
 
     /// Publishes completed batches, and returns true if there were any. Calls `landed` first for
     /// bytes written to this PE's memory. Nothing is published after a failure of the lane.
-    ///
-    /// # Errors
-    /// That of `landed`.
     pub(crate) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,

@@ -79,9 +79,6 @@ pub(crate) fn dispatch<P: Port>(
 }
 
 /// [`dispatch`] of a put.
-///
-/// # Errors
-/// As [`dispatch`].
 #[inline(always)]
 pub(crate) fn put<P: Port>(lane: &mut Lane<P>, regions: &Regions, put: Put) -> Result<(), Refusal> {
     let Put { pe, dst, src, bytes } = put;

@@ -44,7 +44,6 @@ pub(crate) enum Control {
 /// The proxy thread's lane and region table.
 #[derive(Debug)]
 pub struct ProxyView<'a> {
-    /// The lane.
     pub lane: &'a mut Lane<OfiPort>,
     pub(crate) consumer: &'a mut Consumer,
 }

@@ -30,7 +30,6 @@ pub enum State {
 /// Kind of the memory that the consumer publishes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedIn {
-    /// Memory of the host.
     Host,
     /// A mapping of a device's memory, where the CPU holds writes back to combine them. Each
     /// publication is pushed out, after earlier writes to the host's memory.
@@ -42,7 +41,6 @@ pub enum PublishedIn {
 pub struct RingMemory {
     /// 2 to the power of `slots_log2` slots, all zeroes at first, on a 32-byte boundary.
     pub slots: NonNull<Slot>,
-    /// Logarithm of the number of slots.
     pub slots_log2: u32,
     /// Memory that producers read; all zeroes at first.
     pub published: NonNull<Published>,

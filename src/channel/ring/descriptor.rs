@@ -67,7 +67,6 @@ impl RegionAddr {
         self.0
     }
 
-    /// The region.
     #[inline(always)]
     pub fn region(self) -> RegionIndex {
         RegionIndex((self.0 >> c::NLF_REGION_SHIFT) as u8)
@@ -88,7 +87,6 @@ impl fmt::Debug for RegionAddr {
 
 /// One operation with PE `pe`: `dst` there, `src` and `fetch` here, lengths in bytes, not zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "the fields are the same in all variants, and named above")]
 pub enum Descriptor {
     /// `bytes` from `src` to `dst`.
     Put { pe: Pe, dst: RegionAddr, src: RegionAddr, bytes: u32 },
@@ -127,7 +125,6 @@ pub enum Descriptor {
 
 /// A put, the most common descriptor, in registers: the fields of [`Descriptor::Put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "as in the descriptor")]
 pub struct Put {
     pub pe: Pe,
     pub dst: RegionAddr,
@@ -145,7 +142,6 @@ impl From<Put> for Descriptor {
 
 /// Reason for which a slot's words are no descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[allow(missing_docs, reason = "the texts of errors say it")]
 #[non_exhaustive]
 pub enum Wrong {
     #[error("there is no such operation")]
@@ -169,7 +165,6 @@ pub enum Wrong {
     words[0], words[1], words[2], words[3]
 )]
 pub struct BadDescriptor {
-    /// The reason.
     pub wrong: Wrong,
     /// The first slot's words.
     pub words: Words,

@@ -12,9 +12,7 @@ use engine::ids::Pe;
 /// A descriptor's words, without laps. The second slot is there if the first is extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded {
-    /// The first slot.
     pub first: Words,
-    /// The second.
     pub second: Option<Words>,
 }
 

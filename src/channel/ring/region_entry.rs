@@ -16,7 +16,6 @@ pub struct ShownRegion {
 }
 
 impl ShownRegion {
-    /// No region.
     pub const NONE: Self = Self { base: 0, len: 0, symmetric: false };
 
     fn size(self) -> u64 {
@@ -39,9 +38,6 @@ pub struct RegionEntry<'a> {
 
 impl RegionEntry<'_> {
     /// Replaces a region, one thread at a time. `push` shows producers what is written by then.
-    ///
-    /// # Errors
-    /// That of `push`.
     pub fn set<E>(
         &self,
         region: ShownRegion,

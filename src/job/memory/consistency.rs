@@ -84,9 +84,6 @@ impl Consistency {
     }
 
     /// Makes NICs' writes visible to the device if needed; `direct`: NICs reach its memory.
-    ///
-    /// # Errors
-    /// The driver's.
     #[inline]
     pub(crate) fn enforce(&self, direct: bool) -> Result<(), CudaError> {
         let Some(context) = self.context.as_ref().filter(|_| direct || self.forced) else {

@@ -1,6 +1,5 @@
 //! Jobs of a test program: this program once for each PE, as processes of their own.
 
-#![allow(missing_docs, reason = "names say what is not said here")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod job;

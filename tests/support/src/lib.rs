@@ -3,7 +3,6 @@
 //! hosts, [`seeds`] of [`random`] tests, machines by their [`topology`], [`scratch`] folders.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "names say what is not said here")]
 
 pub mod built;
 pub mod fabric;

@@ -15,8 +15,6 @@
 //! fails, panics, exits, or is killed ends the others' collectives with an error at once, and
 //! after [`JobSettings::grace`] the others themselves.
 
-#![allow(missing_docs, reason = "names say what is not said here")]
-
 mod error;
 mod host;
 mod launch;

@@ -5,7 +5,6 @@
 //! it is asked to do (keys, bounds, work-request ids, descriptors, depth) more strictly than any
 //! provider.
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "names say what is not said here")]
 
 mod baton;
 mod copies;

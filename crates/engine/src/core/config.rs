@@ -7,20 +7,15 @@ use crate::rails::paths::PathTable;
 use crate::regions::RegionDirectory;
 use crate::wire::cookie::Cookie;
 
-/// Configuration of a lane.
 #[derive(Debug)]
 pub struct LaneConfig {
-    /// This PE.
     pub me: Pe,
     /// The job's secret.
     pub cookie: Cookie,
-    /// The kind of lane.
     pub kind: LaneKind,
     /// Paths to every PE of the job.
     pub paths: PathTable,
-    /// The process' registered memory.
     pub regions: Arc<RegionDirectory>,
-    /// Deadlines of waits.
     pub watchdog: Watchdog,
     /// Protocol by which signals follow their data.
     pub signals: SignalChoice,
@@ -32,7 +27,6 @@ pub struct LaneConfig {
     pub immediate_bytes: u8,
     /// Longest message in bytes that every PE accepts on every rail.
     pub longest_message: usize,
-    /// Distribution of operations over rails.
     pub spread: Spread,
     /// Whether local memory may be device memory although none is registered.
     pub devices: bool,

@@ -258,9 +258,6 @@ impl<P: Port> Core<P> {
     /// Posts the next segment of a staged transfer that has `left` bytes left of an operation of
     /// `len`, over a rail for which there is a key. Returns its length, or None if no rail takes it
     /// now.
-    ///
-    /// # Errors
-    /// As [`Core::post`].
     pub(crate) fn post_staged(
         &mut self,
         (pe, token, direction): (Pe, u32, Direction),

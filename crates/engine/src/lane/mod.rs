@@ -169,9 +169,6 @@ impl<P: Port> Lane<P> {
     }
 
     /// Returns true if nothing to or from the PE is unfinished; else requests all acknowledgements.
-    ///
-    /// # Errors
-    /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
         let Some(peer) = self.core.peers.of(pe) else { return self.check_pe(pe).map(|()| true) };
@@ -211,12 +208,10 @@ impl<P: Port> Lane<P> {
         self.core.peers.iter().map(Peer::counters)
     }
 
-    /// Returns this PE.
     pub fn me(&self) -> Pe {
         self.core.me
     }
 
-    /// Returns the port.
     pub fn port(&self) -> &P {
         &self.core.port
     }

@@ -70,9 +70,6 @@ impl<P: Port> Lane<P> {
     }
 
     /// Starts an operation as [`Lane::start`] does, after [`Lane::try_start`] has returned false.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
     pub fn start_slow(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
@@ -125,9 +122,6 @@ impl<P: Port> Lane<P> {
     /// signals ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect after the
     /// puts that this lane has started to the same PE before: NVSHMEM's proxy thread sends a
     /// stream's non-blocking put with signal as two calls with no fence in between.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
     #[inline(always)]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
         if self.try_atomic(request) { Ok(()) } else { self.atomic_slow(request) }
@@ -143,9 +137,6 @@ impl<P: Port> Lane<P> {
     }
 
     /// Starts an atomic as [`Lane::atomic`] does, after [`Lane::try_atomic`] has returned false.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
     #[cold]
     #[inline(never)]
     pub fn atomic_slow(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
@@ -168,9 +159,6 @@ impl<P: Port> Lane<P> {
     /// Starts a put whose signal becomes visible after its data. A put of one part waits for
     /// fences, and for other operations only if the lane orders signals; the signal of a put of
     /// several parts follows earlier puts, as a signal alone does.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
         let signal = &request.signal;
         self.core.reach_peer(signal.pe)?;

@@ -1,6 +1,5 @@
 //! Clock of a lane, and the pause of an idle loop.
 
-/// Clock of a lane.
 pub trait Clock {
     /// Returns nanoseconds since some fixed moment. Never goes backwards.
     fn now(&mut self) -> u64;

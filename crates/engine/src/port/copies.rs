@@ -22,7 +22,6 @@ pub enum Reach {
     Staged,
 }
 
-/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyDirection {
     /// From the memory to the bounce buffer.
@@ -34,7 +33,6 @@ pub enum CopyDirection {
 /// A copy between memory of this process, of any kind, and a bounce buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copy {
-    /// Direction.
     pub direction: CopyDirection,
     /// Address of the first byte in the memory.
     pub memory: usize,
@@ -78,7 +76,6 @@ pub const MAX_BATCH_COPIES: usize = 256;
 /// A copy with the tag that reports its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaggedCopy {
-    /// The copy.
     pub copy: Copy,
     /// Tag. Adjacent copies with the same tag are reported once, when all of them have ended.
     pub tag: u32,
@@ -168,9 +165,6 @@ pub trait CopyPort: Send + fmt::Debug {
     /// [`MAX_WORDS`], if there is [capacity](CopyPort::capacity) for the tag, which reports the
     /// whole batch. Returns None, with nothing started, where the device cannot order it, as with
     /// words that the device does not store: the caller then waits between the steps.
-    ///
-    /// # Errors
-    /// As [`CopyPort::start_all`].
     fn start_in_order(
         &mut self,
         _steps: &[OrderedStep],
@@ -185,30 +179,18 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Executes an atomic operation on a word that the CPU does not reach, aligned to its width,
     /// and returns the old value. Atomic among all calls in the process. A thread that sees the new
     /// value also sees earlier stores and copies in. May wait for the device, not for kernels.
-    ///
-    /// # Errors
-    /// The word cannot be reached.
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
 
     /// Loads at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes of staged memory. May
     /// wait as [`CopyPort::apply`] does.
-    ///
-    /// # Errors
-    /// The memory cannot be reached.
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
 
     /// Stores at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes into staged memory
     /// before it returns. May wait as [`CopyPort::apply`] does.
-    ///
-    /// # Errors
-    /// The memory cannot be reached.
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
 
     /// Stores `flag` as 8 bytes at `addr`, aligned to 8, in staged memory. Whoever sees the flag
     /// also sees earlier stores.
-    ///
-    /// # Errors
-    /// The memory cannot be reached.
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
     /// Stores bytes as [`CopyPort::store`] does, but deferred: they may become visible only when
@@ -261,7 +243,6 @@ pub trait CopyPort: Send + fmt::Debug {
 /// Means of staging for a lane: copies, and bounce memory that stays valid as long as the port.
 #[derive(Debug)]
 pub struct Stager {
-    /// Copies.
     pub copies: Box<dyn CopyPort>,
     /// Bounce buffers, not yet registered with the fabric.
     pub bounce: Bounce,

@@ -36,7 +36,6 @@ pub enum Local {
     Value(u64),
 }
 
-/// Direction of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// Local memory to the peer. Complete when the data is visible in the peer's memory, as far as
@@ -49,7 +48,6 @@ pub enum Direction {
 /// One segment, ready to be posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
-    /// Direction of the data.
     pub direction: Direction,
     /// Source or destination in this process.
     pub local: Local,
@@ -62,7 +60,6 @@ pub struct Transfer {
     pub key: u64,
 }
 
-/// An operation of the fabric.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation<'a> {
     /// A write or a read.
@@ -174,9 +171,6 @@ pub trait DataPath {
     /// ([`RailLimits::bulk`]): another thread moves the bytes. Its completion comes like any other,
     /// in any order with others, and may report what the fabric refuses for good. Returns None,
     /// with no side effect, if no connection can take it now: use [`DataPath::post`] then.
-    ///
-    /// # Errors
-    /// As [`DataPath::post`].
     #[inline]
     fn post_bulk(
         &mut self,

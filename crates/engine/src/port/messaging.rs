@@ -9,7 +9,6 @@ use crate::port::{PeerAddr, PortError, Posted};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Incoming {
-    /// Nothing more.
     Nothing,
     /// A message, copied into the packet.
     Message,
@@ -46,9 +45,6 @@ pub trait Messaging: DataPath {
     /// [`Messaging::send`] does. The whole has at most
     /// [`RailLimits::longest_message`](crate::port::RailLimits::longest_message) bytes and is
     /// copied before this returns.
-    ///
-    /// # Errors
-    /// As [`Messaging::send`].
     fn send_with_tail(
         &mut self,
         rail: RailId,

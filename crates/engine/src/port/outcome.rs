@@ -18,7 +18,6 @@ pub enum Posted {
 #[derive(Debug)]
 #[must_use]
 pub enum Polled {
-    /// Nothing has completed.
     Empty,
     /// Number of work-request ids that have completed. Received messages are not included.
     Completed(usize),
@@ -34,7 +33,6 @@ pub struct Failure {
     pub wr_id: Option<WrId>,
     /// Whether a message failed. Its work-request id is the one it was sent with, no segment's.
     pub is_message: bool,
-    /// Error of the fabric.
     pub error: PortError,
 }
 
@@ -61,7 +59,6 @@ impl std::error::Error for PortError {}
 const NO_MEMORY: i32 = 12;
 
 impl PortError {
-    /// Returns true if memory was exhausted.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == NO_MEMORY
     }

@@ -24,12 +24,10 @@ pub type LongPacket = PacketOf<MAX_LONG_MESSAGE>;
 pub struct Tail {
     /// Virtual address of the first byte.
     pub addr: usize,
-    /// Length in bytes.
     pub len: usize,
 }
 
 impl Tail {
-    /// An empty tail.
     pub const NONE: Tail = Tail { addr: 0, len: 0 };
 }
 
@@ -37,7 +35,6 @@ impl<const N: usize> PacketOf<N> {
     /// An empty packet, to receive into.
     pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
-    /// Returns the message's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]

@@ -50,7 +50,6 @@ pub enum Addressing {
 /// A registered region. Dropping `owner` ends the registration on every rail.
 #[derive(Debug)]
 pub struct Registered<R> {
-    /// Owner of the registration.
     pub owner: R,
     /// Key for peers per proxy rail, in rail order.
     pub keys: Vec<u64>,

@@ -43,7 +43,6 @@ pub struct StagedCounters {
 /// Traffic between a lane and one peer since start, each modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCounters {
-    /// The peer.
     pub pe: Pe,
     /// Segments written to it that have completed, with or without an error.
     pub writes: u32,

@@ -67,7 +67,6 @@ impl RemoteEnds {
     }
 }
 
-/// All paths of a lane.
 #[derive(Debug)]
 pub struct PathTable {
     ends: Box<[RemoteEnds]>,
@@ -109,7 +108,6 @@ impl PathTable {
         self.leading(pe) >> rail.0 & 1 != 0
     }
 
-    /// Returns the number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.n_pes
     }

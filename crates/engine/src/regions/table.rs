@@ -45,7 +45,6 @@ struct Registrations<R> {
 }
 
 impl<M: MemoryPort> RegionTable<M> {
-    /// Creates an empty table.
     pub fn new(memory: M, me: Pe) -> Arc<Self> {
         let registrations = Registrations { entries: Vec::new(), free: Vec::new(), next_stamp: 1 };
         Arc::new_cyclic(|table: &Weak<Self>| Self {
@@ -204,7 +203,6 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok(())
     }
 
-    /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
         let registrations = lock(&self.registrations);
         registrations.entries.len() - registrations.free.len()

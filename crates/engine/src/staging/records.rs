@@ -23,7 +23,6 @@ pub(super) struct Record {
     pub(super) len: usize,
     /// Destination at the peer; unused in a peer's record.
     pub(super) to: RegionAddr,
-    /// Offset in the buffer.
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
     /// Whether it follows all earlier ones, and so starts a section, in which signals follow puts.

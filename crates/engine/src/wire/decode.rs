@@ -56,12 +56,10 @@ impl<'a> CommonMessage<'a> {
     }
 }
 
-/// A decoded message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Message<'a> {
     /// Distance to the last message that has to be executed first; 0 for none.
     pub mark: u16,
-    /// Content.
     pub body: Body<'a>,
 }
 

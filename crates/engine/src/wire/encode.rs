@@ -31,10 +31,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// An empty frame.
     pub const EMPTY: Self = Self { bytes: [0; MAX_MESSAGE], len: 0 };
 
-    /// Returns the message's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -183,11 +181,8 @@ impl Frame {
 /// Seal, sender and receiver of messages from one PE to another.
 #[derive(Clone, Copy, Debug)]
 pub struct SealContext<'a> {
-    /// The job's seal.
     pub seal: &'a Seal,
-    /// The sender.
     pub from: Pe,
-    /// The receiver.
     pub receiver: &'a Receiver,
 }
 

@@ -57,7 +57,6 @@ const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 /// Reason to refuse a handle, or an address used with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum HandleError {
     #[error("the memory handle was not made by this transport (it starts with {found:#018x})")]
     Magic { found: u64 },
@@ -88,20 +87,16 @@ pub enum HandleError {
     Unregistered,
 }
 
-/// Decoded contents of a handle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handle {
     /// The PE that registered the region.
     pub owner: Pe,
     /// Virtual address of the first byte, in the owner.
     pub base: u64,
-    /// Length in bytes.
     pub len: u64,
     /// The owner's id of the region.
     pub region: u32,
-    /// The region's stamp.
     pub stamp: u64,
-    /// Addressing of the region by peers.
     pub addressing: Addressing,
     /// Bytes of the owner's bounce buffers, if peers reach the region only by messages.
     pub staged: Option<u64>,
@@ -142,9 +137,6 @@ impl Handle {
     }
 
     /// Decodes a handle with every check.
-    ///
-    /// # Errors
-    /// The first fault of the bytes.
     pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
         let view = HandleView::check(bytes)?;
         let rails = view.rails();

@@ -115,7 +115,6 @@ impl Seq {
         Seq(self.0.wrapping_add_signed(distance.into()))
     }
 
-    /// Returns the number after this one.
     #[inline(always)]
     pub fn next(self) -> Seq {
         Seq(self.0 + 1)
@@ -138,7 +137,6 @@ pub struct Tag(pub u16);
 /// Reason that bytes are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum WireError {
     #[error("a message of {0} bytes")]
     Head(usize),
@@ -198,7 +196,6 @@ pub enum Body<'a> {
         atomic: Atomic,
         /// Destination of the payload.
         to: RegionAddr,
-        /// The payload.
         payload: &'a [u8],
     },
     /// Applies the operation once all segments with the tag have arrived.
@@ -239,7 +236,6 @@ pub enum Body<'a> {
     Pull(Pull<'a>),
     /// Brings the requested bytes of a short get.
     GetReply {
-        /// The get.
         get: GetId,
         /// The bytes.
         payload: &'a [u8],
@@ -281,7 +277,6 @@ impl Body<'_> {
 pub struct Head {
     /// Kind and atomic, bytes 0 and 1.
     pub kind_and_code: u16,
-    /// The sender.
     pub from: Pe,
     /// Low half of the number.
     pub seq: u32,

@@ -59,7 +59,6 @@ pub struct GetId {
 /// A put, with the signal that follows it if it has one, or a signal alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct WireRecord {
-    /// Destination of the bytes.
     pub to: RegionAddr,
     /// Number of bytes; 0 for a signal alone.
     pub len: u32,
@@ -75,7 +74,6 @@ pub struct WireRecord {
 /// Destination of the bytes that a pull reads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum PullTarget {
-    /// One put.
     One(WireRecord),
     /// As many records, which are at the start of the bytes.
     List(u16),
@@ -95,7 +93,6 @@ pub enum PullSource<'a> {
 /// Announcement of bytes that the receiver reads and stores.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pull<'a> {
-    /// Destination of the bytes.
     pub target: PullTarget,
     /// Number of bytes, one at least.
     pub len: u32,
@@ -106,7 +103,6 @@ pub struct Pull<'a> {
 }
 
 impl WireRecord {
-    /// Encodes the record.
     pub fn encode(&self) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
         let mut put = |offset: usize, word: u64| {

@@ -154,9 +154,6 @@ impl Messages {
 
     /// Sends a message that ends with bytes elsewhere in memory.
     ///
-    /// # Errors
-    /// As [`Self::send`].
-    ///
     /// # Safety
     /// The tail is readable memory during the call.
     pub(crate) unsafe fn send_with_tail(

@@ -14,14 +14,11 @@ use crate::provider::Profile;
 /// (fi_domain(3)).
 const BYTES: [usize; 2] = [4, 8];
 
-/// Support of immediate data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImmediateData {
-    /// Whether writes may carry immediate data.
     pub offered: bool,
     /// Its bytes: four or eight, or 0 if not offered.
     pub bytes: u8,
-    /// Reason for the decision.
     pub reason: &'static str,
 }
 

@@ -84,7 +84,6 @@ impl Discovery {
         &self.refusals
     }
 
-    /// Returns the options of the search.
     pub fn options(&self) -> &Options {
         &self.options
     }

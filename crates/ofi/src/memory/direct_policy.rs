@@ -7,12 +7,10 @@ use crate::objects::memory_region::Method;
 use crate::options::GpuDirect;
 use crate::topology::{Distance, PciAddress, Topology};
 
-/// A range of device memory.
 #[derive(Clone, Copy)]
 pub struct DeviceMemory<'a> {
     /// Virtual address of the first byte.
     pub addr: usize,
-    /// Bytes.
     pub len: usize,
     /// CUDA's number of the device.
     pub ordinal: i32,
@@ -30,7 +28,6 @@ pub struct DeviceMemory<'a> {
     pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
-/// A part of a dma-buf.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaBufPart<'a> {
     /// The descriptor, which may be closed after the registration.

@@ -46,9 +46,6 @@ impl Info {
         }
     }
 
-    /// # Errors
-    /// Those of `fi_getinfo`.
-    ///
     /// # Safety
     /// `node` is a string or null, `hints` live or null.
     pub(crate) unsafe fn list(

@@ -56,7 +56,6 @@ impl Provider {
         ("shm", Self::Shm),
     ];
 
-    /// Returns every provider.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMES.iter().map(|&(_, provider)| provider)
     }

@@ -7,7 +7,6 @@ use std::str::FromStr;
 pub struct PciAddress {
     /// Domain; more than 16 bits for those that the kernel invents (VMD).
     pub domain: u32,
-    /// Bus.
     pub bus: u8,
     /// Device on the bus, below 32.
     pub device: u8,

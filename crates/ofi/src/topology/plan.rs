@@ -22,7 +22,6 @@ pub enum Decided {
 /// NICs that a PE opens, in rail order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NicPlan {
-    /// Source of the decision.
     pub decided: Decided,
     /// The NICs, as indices into the list given, with the distance from the PE's GPU if known.
     pub nics: Vec<(usize, Option<Distance>)>,

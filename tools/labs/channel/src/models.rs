@@ -9,7 +9,6 @@ use crate::image::{AREA, Image, PES};
 
 /// Areas of the heap, as `NLFK_*` in the kernels.
 pub(crate) mod area {
-    #![allow(missing_docs, reason = "names of the kernels' areas")]
     pub(crate) const DST: usize = 0;
     pub(crate) const SRC: usize = 1;
     pub(crate) const SIGNAL: usize = 2;

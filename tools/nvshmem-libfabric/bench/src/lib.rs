@@ -1,8 +1,6 @@
 //! Measures the plugin between the PEs of a job: the part that `nvshmem-libfabric perf` and the
 //! bench of this project's developers (`nvshmem-bench`, `src/main.rs`) share.
 
-#![allow(missing_docs, reason = "names say what is not said here")]
-
 mod control;
 mod pe;
 mod perf;

@@ -1,7 +1,5 @@
 //! The launcher: starts the processes of a job, reads what they print, and sees each to its end.
 
-#![allow(missing_docs, reason = "names say what is not said here")]
-
 mod private_dir;
 mod process;
 mod remote;

@@ -57,9 +57,6 @@ impl<P: Port> HostLane<P> {
     }
 
     /// Starts a put or a get as [`Lane::start`] does.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
     pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
         if self.hand_over(request, false)? {
             return Ok(());
@@ -68,9 +65,6 @@ impl<P: Port> HostLane<P> {
     }
 
     /// Executes a put or a get as [`Lane::complete`] does.
-    ///
-    /// # Errors
-    /// As [`Lane::complete`].
     pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
         if self.hand_over(request, true)? {
             return Ok(());
@@ -96,9 +90,6 @@ impl<P: Port> HostLane<P> {
     }
 
     /// Orders writes as [`Lane::fence`] does.
-    ///
-    /// # Errors
-    /// As [`Lane::fence`].
     pub fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         self.lock().fence(pe)?;
         self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.fence(pe))
@@ -106,9 +97,6 @@ impl<P: Port> HostLane<P> {
 
     /// Blocks until everything that user threads have issued to the PE so far is visible there, and
     /// everything read has landed. Does not wait for what other threads issue meanwhile.
-    ///
-    /// # Errors
-    /// As [`Lane::quiet`].
     pub fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         self.quiet_lane(pe)?;
         self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.quiet(pe))
@@ -168,9 +156,6 @@ impl<P: Port> HostLane<P> {
     }
 
     /// Makes one progress iteration if anything is in flight and the lane is free; never waits.
-    ///
-    /// # Errors
-    /// As [`Lane::progress`].
     #[inline]
     pub fn try_progress(&self) -> Result<bool, Box<EngineError>> {
         if !self.has_work() {

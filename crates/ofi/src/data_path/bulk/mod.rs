@@ -132,9 +132,6 @@ impl Bulk {
 
     /// Inserts peers: the rail's address of each, with the addresses of its bulk connections, or of
     /// its rail if it has none.
-    ///
-    /// # Errors
-    /// Libfabric's refusal.
     pub(crate) fn insert(&mut self, peers: &[(PeerAddr, Vec<&[u8]>)]) -> Result<(), PortError> {
         for (at, link) in self.links.iter_mut().enumerate() {
             let places: Vec<&[u8]> =

@@ -3,7 +3,7 @@
 //! What each does, and for which arguments, is in libibverbs's manual. All are entered as C enters
 //! them: pointers are what an earlier call gave, or what the manual asks for.
 
-#![allow(missing_docs, clippy::missing_safety_doc)]
+#![allow(clippy::missing_safety_doc)]
 
 mod devices;
 mod objects;

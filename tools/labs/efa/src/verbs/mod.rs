@@ -2,7 +2,6 @@
 
 #[allow(
     dead_code,
-    missing_docs,
     missing_debug_implementations,
     non_camel_case_types,
     non_upper_case_globals,

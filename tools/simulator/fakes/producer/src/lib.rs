@@ -6,8 +6,6 @@
 //! uses follows from that. What the functions do, and when, is in
 //! `cuda/nvshmem_libfabric_device.cuh`.
 
-#![allow(missing_docs, reason = "functions of the device header are documented there")]
-
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use channel_sys::nlf_context;
