@@ -63,6 +63,7 @@ fn foreign_messages_are_dropped() {
         let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
         assert_eq!(foreign, [0, number as u64 + 1], "{what}");
     }
+    assert!(!job.lane(1).has_work() && job.fabric.in_flight() == 0, "nobody is answered");
     // What the fabric cannot receive, whatever its reason is.
     for code in [265, 125, 104, 5, 22] {
         job.fabric.break_message(Pe(1), RailId(1), code);

@@ -1,5 +1,5 @@
 //! A lane on the scripted fake, with canaries around all memory: arbitrary bytes come in as
-//! messages, with the job's cookie and without, and arbitrary handles are used.
+//! messages with the job's cookie, and well-formed answers that nobody has asked for.
 //!
 //! PE 0 has the lane. PE 1 and 2 have memory and no lane: what they say is what the input says.
 
@@ -16,28 +16,21 @@ use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
 use engine::regions::RegionTable;
-use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use engine::wire::cookie::Cookie;
-use engine::wire::handle::{HANDLE_BYTES, Handle, HandleBytes};
-use engine::wire::immediate::ImmediateCodec;
-use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, Tag, VERSION};
+use engine::wire::handle::{Handle, HandleBytes};
+use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, VERSION};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
 use sim_fabric::{
     CALM, FakeFabric, FakeMemory, FakePort, PortCall, RAIL, SHARE, Script, lane_config,
     straight_paths,
 };
-use test_support::random::Random;
 
-use crate::messages::{bodies, close, frame, in_the_clear};
+use crate::messages::{close, frame};
 use crate::{Target, part};
 
-pub(crate) const ANSWERS: Target =
-    Target { name: "lane-answers", short: 16, run: answers, seeds: of_answers };
-pub(crate) const STRANGERS: Target =
-    Target { name: "lane-strangers", short: 8, run: strangers, seeds: of_strangers };
-pub(crate) const HANDLES: Target =
-    Target { name: "lane-handles", short: 8, run: handles, seeds: of_handles };
+pub(crate) const TARGET: Target = Target { name: "lane-answers", short: 16, run, seeds };
 
 const MOST: u64 = 40;
 const PES: u32 = 3;
@@ -76,11 +69,7 @@ impl Guarded {
         }
     }
 
-    fn is_untouched(self, fabric: &FakeFabric) -> bool {
-        self.is_untouched_within(fabric, 0..self.len)
-    }
-
-    fn is_untouched_within(self, fabric: &FakeFabric, bytes: Range<usize>) -> bool {
+    fn is_untouched(self, fabric: &FakeFabric, bytes: Range<usize>) -> bool {
         let found = fabric.load(self.pe, self.base + bytes.start, bytes.len());
         found.iter().all(|byte| *byte == self.fill)
     }
@@ -123,14 +112,15 @@ impl Bed {
         let config = LaneConfig {
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
             counted: if is(3) { 4 } else { 0 },
-            devices: is(5),
+            devices: true,
             ..lane_config(Pe(0), straight_paths(PES, RAILS), tables[0].directory())
         };
         let mut lane = Lane::new(port, config);
         if is(4) {
             lane.order_signals();
         }
-        let staged = if is(5) { Reach::Staged } else { Reach::Direct };
+        // Which most answers are about.
+        let staged = Reach::Staged;
         let (both, local) = (Access::LocalAndRemote, Access::Local);
         let plan = [
             (0, Reach::Direct, both, LEN),
@@ -193,29 +183,24 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts an operation that reads local memory alone, or any.
-    fn operate(
-        &mut self,
-        u: &mut Unstructured<'_>,
-        handles: &[HandleBytes],
-        reads: bool,
-    ) -> Result<()> {
-        let what = if reads { *u.choose(&[0, 2, 3, 5, 6, 7])? } else { u.int_in_range(0..=7)? };
+    /// Starts an operation that reads local memory alone.
+    fn operate(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let what = u.int_in_range(0..=5)?;
         let (far, near) = (u.int_in_range(0..=2)?, u.ratio(1, 2)?);
         // The heap of PE 0, or of a peer.
         let far = [0, 4, 5][far];
         let near = if near { 3 } else { 2 };
         let len = usize::from(u.int_in_range(1..=600u16)?);
         let at = usize::from(u.int_in_range(0..=LEN as u16 - 8)?) & !7;
-        let local = (self.memory[near].base, Some(&handles[near]));
         let pe = self.memory[far].pe;
-        let (remote_handle, remote_addr) = (&handles[far], (self.memory[far].base + at) as u64);
+        let remote_addr = (self.memory[far].base + at) as u64;
+        let remote_handle = &self.handles[far];
         let put = Request {
             direction: Direction::Write,
             pe,
             remote_handle,
             remote_addr,
-            local: LocalSide::Memory(local.0),
+            local: LocalSide::Memory(self.memory[near].base),
             len,
         };
         let op = |op| AtomicRequest {
@@ -223,18 +208,16 @@ impl Bed {
             remote_handle,
             remote_addr,
             atomic: Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 },
-            result: op.fetches().then_some(FetchTarget { addr: local.0 + 8, flag: Some(7) }),
+            result: None,
         };
         let lane = &mut self.lane;
         let _ = match what {
             0 => lane.start(&put),
-            1 => lane.start(&Request { direction: Direction::Read, ..put }),
-            2 => lane.start(&Request { local: LocalSide::Value(9), len: 1 + len % 8, ..put }),
-            3 => lane.atomic(&op(AtomicOp::Add)),
-            4 => lane.atomic(&op(AtomicOp::FetchAdd)),
-            5 => lane
+            1 => lane.start(&Request { local: LocalSide::Value(9), len: 1 + len % 8, ..put }),
+            2 => lane.atomic(&op(AtomicOp::Add)),
+            3 => lane
                 .put_signal(&PutSignalRequest { parts: &[put], signal: op(AtomicOp::SignalAdd) }),
-            6 => lane.atomic(&op(AtomicOp::SignalSet)),
+            4 => lane.atomic(&op(AtomicOp::SignalSet)),
             _ => lane.fence(pe),
         };
         Ok(())
@@ -281,32 +264,30 @@ fn region(u: &mut Unstructured<'_>) -> Result<u32> {
     Ok(stamp << 20 | place)
 }
 
-/// Seals a message to PE 0, of whomever it says it is from, in the job with this cookie.
-fn seal(bytes: &[u8], share: [u8; 16]) -> Vec<u8> {
-    let seal = Seal::new(Cookie::of([share]), Pe(1));
+/// Seals a message to PE 0, of whomever it says it is from.
+fn seal(bytes: &[u8]) -> Vec<u8> {
+    let seal = Seal::new(Cookie::of([SHARE]), Pe(1));
     let from = Pe(u16::from_le_bytes(part(bytes, 2)).into());
     close(&seal, Pe(0), bytes, seal.mask(from, Pe(0), Seq::FIRST.high()))
 }
 
 /// Puts and sums only read local memory and gets write where they were to, whatever peers say.
-fn answers(input: &[u8]) {
+fn run(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
-    // With memory that is staged, which most answers are about.
-    let mut bed = Bed::new(how | 1 << 5);
+    let mut bed = Bed::new(*how);
     let _ = answer(&mut bed, &mut Unstructured::new(rest));
     bed.end();
-    assert!(bed.memory[2..4].iter().all(|memory| memory.is_untouched(&bed.fabric)));
+    assert!(bed.memory[2..4].iter().all(|memory| memory.is_untouched(&bed.fabric, 0..LEN)));
     for (place, len) in bed.gets.iter().copied().chain([0; GETS]).take(GETS).enumerate() {
         let beside = place * APART + len..(place + 1) * APART;
-        assert!(bed.memory[6].is_untouched_within(&bed.fabric, beside), "get {place} of {len}");
+        assert!(bed.memory[6].is_untouched(&bed.fabric, beside), "get {place} of {len}");
     }
 }
 
 fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
-    let handles = bed.handles.clone();
     // A put of each kind of local memory to each peer.
     for (far, near) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
-        bed.operate(&mut Unstructured::new(&[0, far, near, 0, 200, 0, 0]), &handles, true)?;
+        bed.operate(&mut Unstructured::new(&[0, far, near, 0, 200, 0, 0]))?;
     }
     bed.get(u)?;
     bed.iterate(4);
@@ -314,11 +295,11 @@ fn answer(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
     for _ in 0..MOST {
         match u.int_in_range(0..=9)? {
             _ if u.is_empty() => break,
-            0 => bed.operate(u, &handles, true)?,
+            0 => bed.operate(u)?,
             1 => bed.get(u)?,
             2 | 3 => bed.iterate(u.int_in_range(1..=8)?),
             4 => bed.befall(u)?,
-            5 => bed.fabric.forge_message(Pe(0), RailId(1), &seal(&message(u)?, SHARE)),
+            5 => bed.fabric.forge_message(Pe(0), RailId(1), &seal(&message(u)?)),
             _ => {
                 let bytes = some_answer(u, &mut next, bed)?;
                 bed.fabric.forge_message(Pe(0), RailId(0), &bytes);
@@ -393,96 +374,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     Ok([frame(&seal, from, Pe(0), &numbers, &body).bytes(), brought].concat())
 }
 
-/// What comes without the job's cookie is counted, and that is all: messages, also those that would
-/// be right with it, immediate data, and what cannot be received.
-fn strangers(input: &[u8]) {
-    let Some((how, rest)) = input.split_first() else { return };
-    let mut bed = Bed::new(*how);
-    // What the cookie of others is nobody can learn from what was tried before.
-    let tried: Vec<u64> = input.iter().copied().map(u64::from).collect();
-    let mut random = Random::of(&tried);
-    let other = [0; 16].map(|_: u8| random.next() as u8);
-    let mut u = Unstructured::new(rest);
-    let mut sent = 0;
-    let codec = ImmediateCodec::new(Cookie::of([other]), Pe(1), PES, 8);
-    while sent < MOST && !u.is_empty() {
-        let (Ok(plain), Ok(how)) = (message(&mut u), u.arbitrary::<u8>()) else { break };
-        let bytes = if how & 1 == 0 { seal(&plain, other) } else { plain };
-        bed.fabric.forge_message(Pe(0), RailId(0), &bytes);
-        sent += 1;
-        let mut word = [0; 8];
-        word.iter_mut().zip(&bytes).for_each(|(word, byte)| *word = *byte);
-        let tag = Tag(u16::from(how) << 4);
-        let mark = [u64::from_le_bytes(word), codec.encode(Pe(0), tag), u64::from(how)];
-        bed.fabric.forge_immediate_data(Pe(0), RailId(1), mark[usize::from(how) % 3]);
-        bed.fabric.break_message(Pe(0), RailId(1), how.into());
-        sent += 2;
-        bed.iterate(1);
-    }
-    bed.iterate(2);
-    assert_eq!(bed.lane.failure(), None);
-    // One in 2^36 looks like an answer that nobody waits for, and is not counted.
-    let dropped = bed.lane.counters().map(|rail| rail.foreign).sum::<u64>();
-    assert!(dropped + 1 >= sent, "{dropped} of {sent} were dropped");
-    assert!(!bed.lane.has_work() && bed.fabric.in_flight() == 0, "nobody is answered");
-    bed.end();
-    assert!(bed.memory.iter().all(|memory| memory.is_untouched(&bed.fabric)));
-}
-
-fn handles(input: &[u8]) {
-    let Some((how, rest)) = input.split_first() else { return };
-    let mut bed = Bed::new(*how);
-    let mut damage = |u: &mut Unstructured<'_>| -> Result<()> {
-        let mut handles = bed.handles.clone();
-        for _ in 0..MOST {
-            if u.is_empty() {
-                break;
-            }
-            match u.int_in_range(0..=3)? {
-                0 => {
-                    let handle = u.choose_index(handles.len())?;
-                    // Most of a handle is room for keys of rails that are not there.
-                    let at = usize::from(u.int_in_range(0..=63u8)?);
-                    let bytes: [u8; 4] = u.arbitrary()?;
-                    let count = u.int_in_range(1..=4)?;
-                    handles[handle][at..][..count].copy_from_slice(&bytes[..count]);
-                }
-                1 => {
-                    let bytes = u.bytes(u.len().min(HANDLE_BYTES))?;
-                    handles[4][..bytes.len()].copy_from_slice(bytes);
-                }
-                2 => bed.operate(u, &handles, false)?,
-                _ => bed.iterate(1),
-            }
-        }
-        Ok(())
-    };
-    let _ = damage(&mut Unstructured::new(rest));
-    bed.end();
-}
-
-fn of_answers() -> Vec<Vec<u8>> {
+fn seeds() -> Vec<Vec<u8>> {
     let bytes = |seed: u32| (0..400).map(move |at| (seed.wrapping_mul(at) >> 16) as u8);
     (1..=16).map(|seed| bytes(seed * 0x0019_660d).collect()).collect()
-}
-
-fn of_strangers() -> Vec<Vec<u8>> {
-    said().into_iter().map(|said| [&[0x3f], &said[..]].concat()).collect()
-}
-
-fn of_handles() -> Vec<Vec<u8>> {
-    let each = (0u8..32).map(|number| {
-        let change = [0, number % 6, number * 2, 1, 2, 3, 4, number % 4];
-        let operation = [2, number % 8, number % 3, number / 8, 1, 0, 0, 64, 3];
-        [&[number * 8], &change[..], &operation[..]].concat()
-    });
-    each.collect()
-}
-
-fn said() -> Vec<Vec<u8>> {
-    let each = bodies().into_iter().map(|body| {
-        let bytes = in_the_clear(&body);
-        [&(bytes.len() as u16).to_be_bytes(), &bytes[..], &[1, 0, 2, 2, 1]].concat()
-    });
-    each.collect()
 }

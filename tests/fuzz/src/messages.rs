@@ -104,7 +104,7 @@ fn written(wanted: impl Fn(u8) -> bool) -> Vec<Vec<u8>> {
 }
 
 /// The first message of PE 1 to PE 0, before its head is sealed.
-pub(crate) fn in_the_clear(body: &Body<'_>) -> Vec<u8> {
+fn in_the_clear(body: &Body<'_>) -> Vec<u8> {
     let seal = Seal::new(Cookie::of([SHARE]), Pe(0));
     let numbers = Numbers { seq: Seq::FIRST, ack: Seq::FIRST, mark: 0, mask: 0 };
     open(&seal, frame(&seal, Pe(1), Pe(0), &numbers, body).bytes(), 0)
@@ -126,7 +126,7 @@ fn record(signal: Option<(RegionAddr, Atomic)>) -> WireRecord {
     WireRecord { to, len: 100, offset: 0, signal, is_ordered: false }
 }
 
-pub(crate) fn bodies() -> Vec<Body<'static>> {
+fn bodies() -> Vec<Body<'static>> {
     let at = RegionAddr { region: REGION, offset: 64 };
     let add = atomic(AtomicOp::Add);
     let of = Seq::FIRST.low();
