@@ -1,7 +1,5 @@
 //! Values that are refused.
 
-use std::fmt;
-
 use thiserror::Error;
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -17,17 +15,8 @@ pub struct Refused {
 
 /// All refused values, so that one run shows every mistake.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{}", refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct SettingsError {
     /// At least one, in the order of the settings table.
     pub refused: Vec<Refused>,
-}
-
-impl fmt::Display for SettingsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, refused) in self.refused.iter().enumerate() {
-            let separator = if i == 0 { "" } else { "; " };
-            write!(f, "{separator}{refused}")?;
-        }
-        Ok(())
-    }
 }

@@ -1,6 +1,6 @@
 //! Answers of a fabric to posts and polls, and its errors.
 
-use std::fmt;
+use thiserror::Error;
 
 use crate::ids::WrId;
 
@@ -37,7 +37,8 @@ pub struct Failure {
 }
 
 /// Error of the fabric, with the call that failed and the fabric's text.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{call} failed: {text} (error {code})")]
 pub struct PortError {
     /// The failed call by the name of its man page, or the operation attempted.
     pub call: &'static str,
@@ -46,14 +47,6 @@ pub struct PortError {
     /// The fabric's text for the code, and the provider's own where it gives one.
     pub text: String,
 }
-
-impl fmt::Display for PortError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed: {} (error {})", self.call, self.text, self.code)
-    }
-}
-
-impl std::error::Error for PortError {}
 
 /// `ENOMEM`.
 const NO_MEMORY: i32 = 12;

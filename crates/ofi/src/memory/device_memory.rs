@@ -4,12 +4,12 @@
 //! handle has a key for each. The obstacles, or libfabric's answer to each method, are returned for
 //! every rail, so that the log can say why the memory is staged instead.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use log::{info, warn};
+use thiserror::Error;
 
 use crate::memory::direct_policy::DeviceMemory;
 use crate::memory::registration::{OfiMemory, OfiRegion, Registrar};
@@ -18,7 +18,8 @@ use crate::options::GpuDirect;
 use engine::port::{Access, PortError, Registered};
 
 /// Reasons why NICs cannot access a range directly, for every method and rail that was tried.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{}", reasons.join("; "))]
 pub struct DirectRefusal {
     /// One line each, with the rail's name if it is about a rail.
     pub reasons: Vec<String>,
@@ -27,14 +28,6 @@ pub struct DirectRefusal {
     /// Whether the NICs could if configured for it: staging is slower, and was not asked for.
     pub is_slow: bool,
 }
-
-impl fmt::Display for DirectRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reasons.join("; "))
-    }
-}
-
-impl std::error::Error for DirectRefusal {}
 
 fn first_of<T>(
     methods: &[Method],
