@@ -11,16 +11,14 @@ use crate::bed::{
 };
 
 /// The status and the command, in which a word in capitals is a path; and what is said.
-const COMMANDS: [(i32, &str, &str); 38] = [
+const COMMANDS: [(i32, &str, &str); 35] = [
     (2, "tell", "unrecognized subcommand"),
     (2, "info --colour", "--colour"),
-    (2, "info --only colours", "colours"),
     (2, "info --nvshmem TEXT", "is no NVSHMEM"),
     (2, "info --nvshmem TOOL", "its name inside is"),
     (2, "info --nvshmem MISSING", "No such file"),
     (2, "info --nvshmem EMPTY", "has no libnvshmem_host.so*"),
     (2, "info --plugin-dir EMPTY", "has no plugin file"),
-    (2, "doctor --colour", "--colour"),
     (2, "doctor --colour --json", "--colour"),
     (2, "doctor --json --nvshmem MISSING", "is no NVSHMEM"),
     (2, "doctor --plugin-dir EMPTY", "has no plugin file"),
@@ -35,7 +33,6 @@ const COMMANDS: [(i32, &str, &str); 38] = [
     (2, "selftest --provider shm --plugin-dir EMPTY", "has no plugin file"),
     (2, "selftest --provider shm --plugin-dir FEW", "has no nvshmem_transport"),
     (2, "selftest --pes 1", "2..=64"),
-    (2, "selftest --provider ucx", "ucx"),
     (2, "perf --max 1", "8..="),
     (2, "perf --plugin-dir EMPTY", "has no plugin file"),
     (2, "qualify --plugin-dir PLUGINS --only direct,teleport", "teleport"),
