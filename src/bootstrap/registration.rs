@@ -17,7 +17,6 @@ pub(crate) struct Contribution {
     pub(crate) note: Vec<u8>,
 }
 
-/// Why the PEs have not registered.
 #[derive(Debug)]
 pub(crate) enum Unregistered {
     Bootstrap(BootstrapError),

@@ -18,7 +18,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options from the environment.
     pub fn from_env() -> Result<Self, ChannelError> {
         logging::init();
         let settings = Settings::from_env()?;

@@ -45,7 +45,6 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Subsystems of this crate's lines.
 pub(super) const OURS: [&str; 5] = [INIT, TRANSPORT, MEM, TOPO, PROXY];
 
 const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];

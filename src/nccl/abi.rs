@@ -114,7 +114,6 @@ pub struct Properties {
     pub force_flush: c_int,
     /// Megabits per second.
     pub speed: c_int,
-    /// Number of the chip's port.
     pub port: c_int,
     /// Microseconds.
     pub latency: f32,
@@ -128,9 +127,7 @@ pub struct Properties {
     pub net_device_version: c_int,
     /// The devices that this one merges.
     pub virtual_devices: VirtualDevices,
-    /// Bytes of one operation at most.
     pub max_p2p_bytes: usize,
-    /// Bytes of one collective at most.
     pub max_coll_bytes: usize,
     /// Operations of one call at most.
     pub max_multi_request_size: c_int,
@@ -207,7 +204,6 @@ macro_rules! table {
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, flags: u64,
                 handle: *mut *mut c_void,
             ) -> Status,
-            /// Registers memory that a dma-buf describes.
             pub reg_mr_sym_dma_buf: unsafe extern "C" fn(
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, offset: u64,
                 fd: c_int, flags: u64, handle: *mut *mut c_void,
@@ -216,7 +212,6 @@ macro_rules! table {
                 group: *mut c_void, handle: *mut c_void,
             ) -> Status,
             pub destroy_context: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
-            /// Ends a group.
             pub close_coll: unsafe extern "C" fn(group: *mut c_void) -> Status,
             pub close_listen: unsafe extern "C" fn(listening: *mut c_void) -> Status,
             pub iput: unsafe extern "C" fn(

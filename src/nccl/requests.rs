@@ -22,7 +22,6 @@ const MAX_BATCHES: usize = 254;
 
 const MAX_RESERVED: usize = MAX_BATCHES / 2;
 
-/// Names a request of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct RequestId(u64);
 
@@ -43,7 +42,6 @@ enum Awaited {
         index: usize,
         uses: u64,
     },
-    /// A quiet with a rank.
     Quiet(Pe),
     Nothing,
 }

@@ -34,12 +34,9 @@ macro_rules! table {
     };
 }
 
-/// `ncclRmaPlugin_v16`.
 pub const V16: Table16 =
     table!(Table16, entries { get_rma_properties: entries::get_rma_properties });
 
-/// `ncclRmaPlugin_v15`.
 pub const V15: Table15 = table!(Table15, entries {});
 
-/// `ncclRmaPlugin_v14`.
 pub const V14: Table14 = table!(Table14, older {});

@@ -4,7 +4,6 @@ use log::Level;
 
 use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_their_own};
 
-/// A warning about the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     pub level: Level,

@@ -154,7 +154,6 @@ const CANARY: usize = 4096;
 const SONG: u8 = 0xc5;
 
 impl Member {
-    /// See [`Job::put_signal`].
     pub(crate) fn put_signal(
         &mut self,
         targets: &Targets,

@@ -21,7 +21,6 @@ use nvshmem_transport_libfabric::bootstrap::{
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 use thiserror::Error;
 
-/// `nlf_channel` of the header.
 #[derive(Debug)]
 pub struct NlfChannel(Channel);
 
@@ -329,7 +328,6 @@ pub unsafe extern "C" fn nlf_finalize(of: *mut NlfChannel) -> c_int {
     }))
 }
 
-/// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn nlf_strerror() -> *const c_char {
     LAST.with(|last| last.get().cast::<c_char>().cast_const())

@@ -49,7 +49,6 @@ impl fmt::Display for Suppressed {
 }
 
 impl RateLimit {
-    /// Creates a limit of `max` messages per `period`.
     pub const fn new(max: u64, period: Duration) -> Self {
         // Saturates after 584 years.
         let nanoseconds = period.as_nanos();

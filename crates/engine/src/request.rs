@@ -22,7 +22,6 @@ pub struct Request<'a> {
     pub len: usize,
 }
 
-/// The local side of a put or a get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalSide {
     /// Address of memory that stays valid, and for a put unchanged, until the operation completes.
@@ -45,7 +44,6 @@ pub struct AtomicRequest<'a> {
     pub result: Option<FetchTarget>,
 }
 
-/// Destination of a fetched word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FetchTarget {
     /// Local address. With a flag, 16 bytes aligned to 8: the word takes the first 8 whatever its

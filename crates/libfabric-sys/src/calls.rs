@@ -57,29 +57,23 @@ calls! {
         context: *mut c_void
     ) -> c_int = (*object).ops, ops_open(object, name, flags, operations, context);
 
-    /// Opens a domain (`fi_domain(3)`).
     fn fi_domain(
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
         context: *mut c_void
     ) -> c_int = (*fabric).ops, domain(fabric, info, domain, context);
 
-    /// Opens an endpoint (`fi_endpoint(3)`).
     fn fi_endpoint(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int = (*domain).ops, endpoint(domain, info, ep, context);
-    /// Opens an event queue (`fi_eq(3)`).
     fn fi_eq_open(
         fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void
     ) -> c_int = (*fabric).ops, eq_open(fabric, attr, eq, context);
-    /// Opens a completion queue (`fi_cq(3)`).
     fn fi_cq_open(
         domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void
     ) -> c_int = (*domain).ops, cq_open(domain, attr, cq, context);
-    /// Opens an address vector (`fi_av(3)`).
     fn fi_av_open(
         domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void
     ) -> c_int = (*domain).ops, av_open(domain, attr, av, context);
-    /// Registers memory (`fi_mr(3)`).
     fn fi_mr_regattr(
         domain: *mut fid_domain, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr
     ) -> c_int = (*domain).mr, regattr(&raw mut (*domain).fid, attr, flags, mr);
@@ -87,10 +81,8 @@ calls! {
     /// Binds an endpoint to a queue, counter or address vector.
     fn fi_ep_bind(ep: *mut fid_ep, object: *mut fid, flags: u64) -> c_int
         = (*ep).fid.ops, bind(&raw mut (*ep).fid, object, flags);
-    /// Makes an endpoint ready for transfers.
     fn fi_enable(ep: *mut fid_ep) -> c_int
         = (*ep).fid.ops, control(&raw mut (*ep).fid, FI_ENABLE as c_int, std::ptr::null_mut());
-    /// Sets an endpoint's option.
     fn fi_setopt(
         ep: *mut fid_ep, level: c_int, option: c_int, value: *const c_void, len: usize
     ) -> c_int = (*ep).ops, setopt(&raw mut (*ep).fid, level, option, value, len);
@@ -119,7 +111,6 @@ calls! {
     /// `-FI_EAVAIL` when an error comes first.
     fn fi_cq_read(cq: *mut fid_cq, entries: *mut c_void, count: usize) -> isize
         = (*cq).ops, read(cq, entries, count);
-    /// Reads an error completion.
     fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize
         = (*cq).ops, readerr(cq, entry, flags);
 
@@ -134,16 +125,13 @@ calls! {
     /// Reads an event; `-FI_EAGAIN` when there is none, `-FI_EAVAIL` when an error comes first.
     fn fi_eq_read(eq: *mut fid_eq, event: *mut u32, into: *mut c_void, len: usize, flags: u64) -> isize
         = (*eq).ops, read(eq, event, into, len, flags);
-    /// Reads an error event.
     fn fi_eq_readerr(eq: *mut fid_eq, entry: *mut fi_eq_err_entry, flags: u64) -> isize
         = (*eq).ops, readerr(eq, entry, flags);
 
-    /// Reads remote memory.
     fn fi_read(
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, read(ep, buf, len, desc, peer, remote, key, context);
-    /// Writes remote memory.
     fn fi_write(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         remote: u64, key: u64, context: *mut c_void
@@ -154,12 +142,10 @@ calls! {
         peer: fi_addr_t, remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, writedata(ep, buf, len, desc, data, peer, remote, key, context);
 
-    /// Posts a receive buffer.
     fn fi_recv(
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         context: *mut c_void
     ) -> isize = (*ep).msg, recv(ep, buf, len, desc, peer, context);
-    /// Sends a message.
     fn fi_send(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         context: *mut c_void
@@ -191,14 +177,12 @@ pub unsafe fn fi_cq_strerror(
     }
 }
 
-/// The local descriptor of a region.
 #[inline]
 pub unsafe fn fi_mr_desc(mr: *const fid_mr) -> *mut c_void {
     // SAFETY: as for all calls here.
     unsafe { (*mr).mem_desc }
 }
 
-/// The key of a region, for peers.
 #[inline]
 pub unsafe fn fi_mr_key(mr: *const fid_mr) -> u64 {
     // SAFETY: as for all calls here.

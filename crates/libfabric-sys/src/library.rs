@@ -15,11 +15,9 @@ use crate::{FI_ENOSYS, fi_fabric_attr, fi_info, fi_type, fid, fid_fabric};
 /// Libfabric's soname, which [`Library::load`] opens unless told otherwise.
 pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 
-/// The oldest library served.
 pub const MINIMUM_VERSION: Version =
     Version::new(v1_17::FI_MAJOR_VERSION as u16, v1_17::FI_MINOR_VERSION as u16);
 
-/// Why libfabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {

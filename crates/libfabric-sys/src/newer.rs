@@ -29,7 +29,6 @@ pub const FI_OPT_SHARED_MEMORY_PERMITTED: u32 = 11;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_mr_dmabuf {
-    /// The descriptor of the dma-buf.
     pub fd: c_int,
     /// Where the part begins in it.
     pub offset: u64,

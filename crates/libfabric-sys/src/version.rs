@@ -11,12 +11,10 @@ impl Version {
         Self(crate::FI_VERSION(major, minor))
     }
 
-    /// A version as libfabric packs it.
     pub const fn from_packed(packed: u32) -> Self {
         Self(packed)
     }
 
-    /// As libfabric packs it.
     pub const fn packed(self) -> u32 {
         self.0
     }

@@ -39,7 +39,6 @@ impl Layout {
         self.facts().name
     }
 
-    /// The layout of that short name.
     pub fn from_name(name: &str) -> Option<Layout> {
         Layout::ALL.into_iter().find(|layout| layout.name() == name)
     }

@@ -32,7 +32,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Reason why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum OfiError {

@@ -63,11 +63,8 @@ pub enum Devices {
 /// Threading level to request of libfabric first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threading {
-    /// `FI_THREAD_COMPLETION`.
     Completion,
-    /// `FI_THREAD_DOMAIN`.
     Domain,
-    /// `FI_THREAD_SAFE`.
     Safe,
 }
 

@@ -24,7 +24,6 @@ pub struct Report {
     pub rails: Vec<RailReport>,
 }
 
-/// One open rail.
 #[derive(Clone, Debug)]
 pub struct RailReport {
     /// Its name in the log.

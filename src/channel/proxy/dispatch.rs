@@ -78,7 +78,6 @@ pub(crate) fn dispatch<P: Port>(
     }
 }
 
-/// [`dispatch`] of a put.
 #[inline(always)]
 pub(crate) fn put<P: Port>(lane: &mut Lane<P>, regions: &Regions, put: Put) -> Result<(), Refusal> {
     let Put { pe, dst, src, bytes } = put;

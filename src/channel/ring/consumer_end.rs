@@ -44,7 +44,6 @@ pub struct RingMemory {
     pub slots_log2: u32,
     /// Memory that producers read; all zeroes at first.
     pub published: NonNull<Published>,
-    /// Kind of that memory.
     pub published_in: PublishedIn,
 }
 
@@ -61,9 +60,6 @@ pub struct RingSizeError {
 }
 
 /// The logarithm of a ring's number of slots.
-///
-/// # Errors
-/// When no ring has that many slots.
 pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
     let sizes = u64::from(c::NLF_MIN_SLOTS)..=u64::from(c::NLF_MAX_SLOTS);
     if slots.is_power_of_two() && sizes.contains(&slots) {
@@ -91,9 +87,6 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// The consumer of an empty ring.
-    ///
-    /// # Errors
-    /// When the number of slots is out of bounds.
     ///
     /// # Safety
     /// The memory is what [`RingMemory`] says, and stays so as long as the result lives. Only

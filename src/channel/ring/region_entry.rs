@@ -4,7 +4,6 @@ use channel_sys as c;
 
 use crate::channel::ring::sync::{AtomicU64, Ordering, fence};
 
-/// A region for producers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShownRegion {
     /// Its address on this PE.
@@ -30,9 +29,7 @@ impl ShownRegion {
 /// same size before and after it has read the base has the base of that size.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionEntry<'a> {
-    /// `nlf_region.base`.
     pub base: &'a AtomicU64,
-    /// `nlf_region.size`.
     pub size: &'a AtomicU64,
 }
 

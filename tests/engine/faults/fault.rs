@@ -2,7 +2,6 @@
 
 use crate::prelude::*;
 
-/// Something that happens to the fabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     Call(PortCall, u32, u32),

@@ -18,7 +18,6 @@ pub(crate) enum ProgramOp {
     SignalBehind,
     /// An atomic add to the word that all share.
     Add,
-    /// The same, fetching the word before.
     FetchAdd,
     Fence,
     /// Waits until nothing is outstanding, to either PE.

@@ -37,7 +37,6 @@ pub(crate) struct PendingMessage {
     pub(crate) on: PendingOn,
 }
 
-/// Condition for which a message waits.
 #[derive(Debug)]
 pub(crate) enum PendingOn {
     /// All messages up to `after` are executed. The message itself is held here.

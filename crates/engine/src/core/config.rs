@@ -10,7 +10,6 @@ use crate::wire::cookie::Cookie;
 #[derive(Debug)]
 pub struct LaneConfig {
     pub me: Pe,
-    /// The job's secret.
     pub cookie: Cookie,
     pub kind: LaneKind,
     /// Paths to every PE of the job.

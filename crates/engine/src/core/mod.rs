@@ -163,9 +163,6 @@ impl<P: Port> Core<P> {
     }
 
     /// Opens the peer of a PE if need be.
-    ///
-    /// # Errors
-    /// A PE outside the job.
     pub(crate) fn open(&mut self, pe: Pe) -> Result<(), EngineError> {
         if self.peers.of(pe).is_some() {
             return Ok(());

@@ -51,7 +51,6 @@ pub struct Lane<P: Port> {
 }
 
 impl<P: Port> Lane<P> {
-    /// Creates a lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let is_proxy = config.kind == LaneKind::Proxy;
         let longest = port.limits().iter().map(|rail| rail.longest_message).min();
@@ -103,9 +102,6 @@ impl<P: Port> Lane<P> {
 
     /// Orders writes: those to the PE from here on become visible after those before. Gets are not
     /// ordered. Never blocks, and affects no other PE.
-    ///
-    /// # Errors
-    /// A PE outside the job.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         if self.core.peers.of(pe).is_none() {
@@ -216,7 +212,6 @@ impl<P: Port> Lane<P> {
         &self.core.port
     }
 
-    /// Returns true if a PE is in the job.
     #[inline]
     pub fn has_pe(&self, pe: Pe) -> bool {
         pe.0 < self.core.peers.n_pes()

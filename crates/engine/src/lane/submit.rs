@@ -62,7 +62,6 @@ impl<P: Port> Lane<P> {
         self.core.try_post(request, CompletionId::NONE)
     }
 
-    /// Undoes a start that was refused.
     #[cold]
     #[inline(never)]
     pub fn undo_start(&mut self) {

@@ -106,7 +106,6 @@ pub struct Bounce {
 }
 
 impl Bounce {
-    /// Returns the bytes of all bounce buffers.
     pub fn bytes(&self) -> usize {
         self.bounce_len * (usize::from(self.out) + usize::from(self.inward))
     }

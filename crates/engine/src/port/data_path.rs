@@ -20,7 +20,6 @@ pub struct PeerAddr(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Desc(pub usize);
 
-/// The local side of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
     /// Memory of this process: virtual address and descriptor. It stays valid and, for a write,
@@ -136,7 +135,6 @@ impl<F: FnMut(usize) -> bool> Completions for F {
     }
 }
 
-/// The data path of one lane.
 pub trait DataPath {
     /// State that [`DataPath::try_post`] needs of a rail.
     type Fast: Copy + fmt::Debug + Send;

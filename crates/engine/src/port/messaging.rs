@@ -5,7 +5,6 @@ use crate::port::data_path::DataPath;
 use crate::port::packet::{LongPacket, Tail};
 use crate::port::{PeerAddr, PortError, Posted};
 
-/// Result of [`Messaging::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Incoming {

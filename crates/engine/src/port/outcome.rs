@@ -14,7 +14,6 @@ pub enum Posted {
     Again,
 }
 
-/// Answer to a poll.
 #[derive(Debug)]
 #[must_use]
 pub enum Polled {

@@ -32,7 +32,6 @@ impl Tail {
 }
 
 impl<const N: usize> PacketOf<N> {
-    /// An empty packet, to receive into.
     pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     #[inline]

@@ -38,7 +38,6 @@ pub fn is_unclosed() -> bool {
     UNCLOSED.load(Ordering::Relaxed)
 }
 
-/// Addressing of a region by peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressing {
     /// By the owner's virtual address (`FI_MR_VIRT_ADDR`).
@@ -75,7 +74,6 @@ impl<R> Registered<R> {
         Self { owner, keys, proxy_descs, host_descs, addressing, reach: Reach::Direct }
     }
 
-    /// Replaces the owner.
     pub fn owned_by<S>(self, own: impl FnOnce(R) -> S) -> Registered<S> {
         let Self { owner, keys, proxy_descs, host_descs, addressing, reach } = self;
         Registered { owner: own(owner), keys, proxy_descs, host_descs, addressing, reach }

@@ -103,7 +103,6 @@ impl PathTable {
         self.partial.get(&pe).copied().unwrap_or(all)
     }
 
-    /// Returns true if a local rail leads to a PE.
     pub fn leads(&self, pe: Pe, rail: RailId) -> bool {
         self.leading(pe) >> rail.0 & 1 != 0
     }

@@ -57,7 +57,6 @@ impl<M: MemoryPort> RegionTable<M> {
         })
     }
 
-    /// Returns the part that lanes read.
     pub fn directory(&self) -> Arc<RegionDirectory> {
         Arc::clone(&self.directory)
     }
@@ -208,7 +207,6 @@ impl<M: MemoryPort> RegionTable<M> {
         registrations.entries.len() - registrations.free.len()
     }
 
-    /// Returns true if no region is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

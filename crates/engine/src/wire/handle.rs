@@ -34,7 +34,6 @@ pub const HANDLE_BYTES: usize = 512;
 /// The bytes of a handle. NVSHMEM gives them no alignment.
 pub type HandleBytes = [u8; HANDLE_BYTES];
 
-/// Maximum number of rails of a handle.
 pub const MAX_RAILS: usize = 32;
 
 /// Returns the number of leading bytes that a handle with so many keys uses; others are 0.

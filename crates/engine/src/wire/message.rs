@@ -134,7 +134,6 @@ pub struct RegionAddr {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u16);
 
-/// Reason that bytes are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -156,7 +155,6 @@ pub enum WireError {
     Reserved { kind: u8 },
 }
 
-/// Content of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Body<'a> {
     /// Acknowledges all messages before the head's number, and those whose bit is set.

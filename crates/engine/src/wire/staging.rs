@@ -96,7 +96,6 @@ pub struct Pull<'a> {
     pub target: PullTarget,
     /// Number of bytes, one at least.
     pub len: u32,
-    /// The sender's bytes.
     pub source: PullSource<'a>,
     /// The bytes, if the message carries them. They can be read all the same.
     pub payload: &'a [u8],

@@ -109,7 +109,6 @@ impl Messages {
         }
     }
 
-    /// Returns true if [`Self::repost`] is due.
     #[inline]
     pub(crate) fn needs_repost(&self) -> bool {
         self.needs_repost

@@ -18,7 +18,6 @@ use crate::options::{Devices, GpuDirect, MemoryKinds, Options};
 use crate::provider::{Fact, Profile, Provider, candidates};
 use crate::topology::sysfs;
 
-/// The provider chosen and its devices.
 #[derive(Debug)]
 pub struct Discovery {
     pub(crate) library: &'static Library,

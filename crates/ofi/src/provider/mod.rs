@@ -45,7 +45,6 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Every provider by its name.
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("auto", Self::Auto),
         ("efa", Self::Efa),

@@ -32,7 +32,6 @@ pub struct NicPlan {
     pub passed_over: Option<(usize, Distance)>,
 }
 
-/// Inputs for choosing a PE's NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct NicInputs<'a> {
     /// Address of each NIC.

@@ -38,7 +38,6 @@ pub struct HostLane<P: Port> {
 }
 
 impl<P: Port> HostLane<P> {
-    /// Wraps the lane of user threads.
     pub fn new(lane: Lane<P>) -> Self {
         let has_work = AtomicBool::new(false);
         Self { lane: Mutex::new(lane), has_work, outbox: None, detours: HashSet::new() }
@@ -56,7 +55,6 @@ impl<P: Port> HostLane<P> {
         Self { detours: detours.into_iter().collect(), ..self }
     }
 
-    /// Starts a put or a get as [`Lane::start`] does.
     pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
         if self.hand_over(request, false)? {
             return Ok(());
@@ -64,7 +62,6 @@ impl<P: Port> HostLane<P> {
         self.wait(|lane| lane.offer(request, CompletionId::NONE))
     }
 
-    /// Executes a put or a get as [`Lane::complete`] does.
     pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
         if self.hand_over(request, true)? {
             return Ok(());
@@ -89,7 +86,6 @@ impl<P: Port> HostLane<P> {
         done
     }
 
-    /// Orders writes as [`Lane::fence`] does.
     pub fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         self.lock().fence(pe)?;
         self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.fence(pe))
@@ -172,7 +168,6 @@ impl<P: Port> HostLane<P> {
         progressed
     }
 
-    /// Waits for operations in flight as [`Lane::drain_before_close`] does.
     pub fn drain_before_close(&self, patience: Duration) -> bool {
         self.lock().drain_before_close(patience)
     }

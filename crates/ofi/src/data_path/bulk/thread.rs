@@ -74,8 +74,6 @@ impl Worker {
         Ok(Self { shared, requests, thread: Some(thread) })
     }
 
-    /// # Errors
-    /// The thread has ended.
     #[inline]
     pub(super) fn submit(&self, request: Request) -> Result<Posted, PortError> {
         if self.shared.has_failed.load(Ordering::Relaxed) {

@@ -102,7 +102,6 @@ impl EndpointOps {
         }
     }
 
-    /// Returns the maximum bytes for [`EndpointOps::inject`].
     #[inline(always)]
     pub(crate) fn inject_size(&self) -> usize {
         self.inject_size
