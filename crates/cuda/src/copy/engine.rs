@@ -17,6 +17,7 @@ use crate::driver::error::CudaError;
 use crate::driver::stream::{Event, Stream, wait_for};
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
+use crate::memory::range::fits;
 
 /// Maximum number of batches in flight: one that the device executes, and one after it. Operations
 /// that arrive meanwhile share the next.
@@ -211,8 +212,8 @@ impl CopyEngine {
             StreamOp::Copy {
                 transfer: Transfer { range, addr, memory, offset, len, .. }, ..
             } => {
-                let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
-                (range, addr, len, fits && len > 0 && self.holds(memory))
+                let fits = fits(offset, len, memory.len()) && len > 0 && self.holds(memory);
+                (range, addr, len, fits)
             }
             StreamOp::Store { word, .. } => {
                 let (addr, len) = (word.addr, word.width.bytes());

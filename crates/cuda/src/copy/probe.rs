@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::copy::rows::RowBlock;
+use crate::copy::calls::copy_piece;
+use crate::copy::request::Direction;
+use crate::copy::rows::row_blocks;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::stream::{Event, Stream, wait_for};
@@ -39,15 +41,20 @@ impl<'a> Probe<'a> {
     }
 
     pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
-        let block = RowBlock { offset: 0, width: BYTES / 2, rows: 2 };
-        // SAFETY: both sides have these bytes; `fastest` binds the context and waits for the end.
-        self.fastest(enough, |stream, from, to| unsafe { block.copy(stream, from, to) })
+        self.fastest(enough, |stream, from, to| {
+            row_blocks(to, BYTES).try_for_each(|block| {
+                // SAFETY: both sides have these bytes; `fastest` binds the context and waits for
+                // the end.
+                unsafe { block.copy(stream, from + block.offset, to + block.offset) }
+            })
+        })
     }
 
     pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {
-        let block = RowBlock { offset: 0, width: BYTES, rows: 1 };
         // SAFETY: as in `rows`.
-        self.fastest(enough, |stream, from, to| unsafe { block.copy(stream, from, to) })
+        self.fastest(enough, |stream, from, to| unsafe {
+            copy_piece(stream, Direction::ToDevice, to, from, BYTES)
+        })
     }
 
     fn fastest(

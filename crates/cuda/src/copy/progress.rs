@@ -125,7 +125,7 @@ impl PatternWatch {
             return None;
         }
         // Differs between copies, and from common values: bytes equal to it are detected late.
-        let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
+        let pattern = (number as u32).wrapping_mul(0x9e37_79b1).wrapping_add(0x8d3a_51c7);
         let end = host + len;
         for at in (host..end - len % 8).step_by(8) {
             // SAFETY: the caller's promise; the address is aligned to 8.
@@ -167,7 +167,7 @@ impl PatternWatch {
 }
 
 fn twice(pattern: u32) -> u64 {
-    u64::from(pattern) << 32 | u64::from(pattern)
+    u64::from(pattern) * 0x1_0000_0001
 }
 
 #[cfg(test)]
@@ -188,6 +188,7 @@ mod tests {
             (4, 0, 8, true, false),
             (0, 2, 8, true, false),
             (0, 0, 6, true, false),
+            (0, 2, 6, true, false),
             (0, 0, MAX_WATCHED, true, true),
             (0, 0, MAX_WATCHED + 4, true, false),
             (0, 0, MAX_WATCHED_BEHIND, false, true),
@@ -197,11 +198,13 @@ mod tests {
             assert_eq!(watched, is_watched, "{len} bytes at {at}, {device}");
         }
         for words in 1..6 {
-            let mut watch = watch(0, 0, 4 * words, true).expect("watched");
-            // The word behind the copy still holds the pattern.
-            let behind = host + 4 * words;
+            let behind = (host + 4 * words) as *mut u32;
             // SAFETY: as above.
-            unsafe { (behind as *mut u32).write(watch.pattern) };
+            unsafe { behind.write(5) };
+            let mut watch = watch(0, 0, 4 * words, true).expect("watched");
+            // The word behind the copy is left alone, and may hold the pattern.
+            // SAFETY: as above.
+            assert_eq!(unsafe { behind.replace(watch.pattern) }, 5);
             for word in (0..words).rev() {
                 // SAFETY: as above.
                 unsafe {

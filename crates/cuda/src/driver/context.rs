@@ -213,15 +213,13 @@ impl Context {
 /// Returns the context bound on this thread if it is of the device, else null.
 fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
     let (mut raw, mut number) = (ptr::null_mut(), -1);
-    // SAFETY: a pointer to the handle.
-    let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
-    if status != code::SUCCESS || raw.is_null() {
-        return ptr::null_mut();
+    // Without a context the calls leave null, and no number of a device.
+    // SAFETY: pointers to the handle and the number.
+    unsafe {
+        (driver.api.cuCtxGetCurrent)(&raw mut raw);
+        (driver.api.cuCtxGetDevice)(&raw mut number);
     }
-    // SAFETY: a pointer to the number.
-    let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
-    let is_on = status == code::SUCCESS && device_number(driver, device) == Ok(number);
-    if is_on { raw } else { ptr::null_mut() }
+    if device_number(driver, device) == Ok(number) { raw } else { ptr::null_mut() }
 }
 
 fn primary_is_active(driver: &Driver, device: Ordinal) -> Result<bool, CudaError> {

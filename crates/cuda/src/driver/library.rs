@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
-use libloading::os::unix::{Library as Handle, RTLD_LAZY, RTLD_LOCAL};
+use libloading::os::unix::{Library as Handle, RTLD_LAZY};
 
 use crate::MEM;
 use crate::driver::api::{Api, Status};
@@ -79,7 +79,7 @@ impl Driver {
     pub fn load(path: &str) -> Result<&'static Self, LoadError> {
         // SAFETY: loading runs the library's initialisers. A CUDA driver's have no demands on the
         // process; whoever names another file vouches for it.
-        let handle = unsafe { Handle::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
+        let handle = unsafe { Handle::open(Some(path), RTLD_LAZY) };
         let handle = handle
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: reason(&error) })?;
         Self::keep(path, handle)

@@ -1,7 +1,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{ptr, thread};
+use std::{hint, ptr, thread};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
 
@@ -158,8 +158,17 @@ impl Drop for Event {
     }
 }
 
-/// Waits, yielding, until `is_done` returns true; false if it has not when `patience` is over.
+/// Waits until `is_done` returns true; false if it has not when `patience` is over. Yields, unless
+/// that comes at once.
 pub(crate) fn wait_for(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    const SPINS: u32 = 256;
+    for _ in 0..SPINS {
+        if is_done() {
+            return true;
+        }
+        hint::spin_loop();
+    }
+    // Time in which this process was stopped does not count.
     let mut wait = Wait::new();
     while !is_done() {
         if wait.waited() > patience {

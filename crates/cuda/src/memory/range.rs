@@ -178,8 +178,7 @@ impl DeviceRange {
         if !self.contains(addr, len) {
             return Ok(false);
         }
-        let first = self.borders.partition_point(|border| *border <= addr);
-        for ((at, _), buffer) in self.pieces(addr, len).zip(&self.buffers[first..]) {
+        for ((at, _), buffer) in self.pieces(addr, len).zip(&self.buffers[self.border(addr)..]) {
             let pointer = Pointer::of(self.context.driver(), at)?;
             if (pointer.buffer, pointer.kind) != (*buffer, self.kind) {
                 return Ok(false);
@@ -191,14 +190,13 @@ impl DeviceRange {
     /// Returns true if `len` bytes at `addr` are inside.
     #[inline]
     pub fn contains(&self, addr: usize, len: usize) -> bool {
-        addr.checked_sub(self.addr).is_some_and(|at| at <= self.len && len <= self.len - at)
+        addr.checked_sub(self.addr).is_some_and(|at| fits(at, len, self.len))
     }
 
     /// Splits `len` bytes at `addr` into pieces of one allocation each, in order.
     #[inline]
     pub fn pieces(&self, addr: usize, len: usize) -> Pieces<'_> {
-        let behind = self.borders.partition_point(|border| *border <= addr);
-        Pieces { at: addr, end: addr + len, borders: &self.borders[behind..] }
+        Pieces { at: addr, end: addr + len, borders: &self.borders[self.border(addr)..] }
     }
 
     #[inline]
@@ -234,6 +232,12 @@ impl DeviceRange {
     }
 }
 
+/// Returns true if `len` bytes at an offset are inside memory of `whole` bytes.
+#[inline]
+pub(crate) fn fits(offset: usize, len: usize, whole: usize) -> bool {
+    whole.checked_sub(offset).is_some_and(|rest| len <= rest)
+}
+
 fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
     allocation(driver, addr).map(|(base, len)| base + len)
 }
@@ -250,7 +254,7 @@ fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError>
     let base = base as usize;
     // The loop over a range relies on progress.
     match base.checked_add(len) {
-        Some(end) if base <= addr && addr < end => Ok((base, len)),
+        Some(end) if (base..end).contains(&addr) => Ok((base, len)),
         _ => Err(driver.error(CALL, code::INVALID_VALUE, subject())),
     }
 }

@@ -4,7 +4,7 @@ use crate::driver::context::{Context, Ordinal};
 use crate::driver::error::CudaError;
 use crate::driver::library::Driver;
 use crate::memory::pointer::Kind;
-use crate::memory::range::{DeviceRange, Memory, RangeError};
+use crate::memory::range::{Memory, RangeError};
 use crate::words::word_range::WordRange;
 
 const RANGES: usize = 64;
@@ -14,19 +14,13 @@ const RANGES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct RangeCache {
     driver: &'static Driver,
-    entries: Vec<CacheEntry>,
-    clock: u64,
-}
-
-#[derive(Debug)]
-struct CacheEntry {
-    range: Arc<WordRange>,
-    used: u64,
+    /// The last used first. A look-up that misses allocates in any case.
+    entries: Vec<Arc<WordRange>>,
 }
 
 impl RangeCache {
     pub(crate) fn new(driver: &'static Driver) -> Self {
-        Self { driver, entries: Vec::with_capacity(RANGES), clock: 0 }
+        Self { driver, entries: Vec::new() }
     }
 
     /// Returns the range that has `len` bytes at `addr`; None if the CPU reaches them. Makes one
@@ -38,12 +32,9 @@ impl RangeCache {
         len: usize,
         context_of: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
     ) -> Result<Option<Arc<WordRange>>, RangeError> {
-        self.clock += 1;
         if let Some(range) = self.cached(addr, len)? {
             return Ok(Some(range));
         }
-        // Overlapping entries are of freed memory: a current one would have been found.
-        self.evict_overlapping(addr, len);
         let range = match Memory::examine_around(self.driver, addr, len, context_of)? {
             Memory::Host(Kind::Host) if !is_readable(addr) || !is_readable(addr + (len - 1)) => {
                 return Err(RangeError::Nowhere { addr, len });
@@ -53,31 +44,22 @@ impl RangeCache {
                 Arc::new(WordRange::unmapped(Arc::new(range)))
             }
         };
-        let (start, len) = (range.range().addr(), range.range().len());
-        self.evict_overlapping(start, len);
-        if self.entries.len() == RANGES {
-            let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
-            if let Some((at, _)) = oldest {
-                self.entries.swap_remove(at);
-            }
-        }
-        self.entries.push(CacheEntry { range: Arc::clone(&range), used: self.clock });
+        self.entries.insert(0, Arc::clone(&range));
+        self.entries.truncate(RANGES);
         Ok(Some(range))
     }
 
-    fn evict_overlapping(&mut self, addr: usize, len: usize) {
-        let of = |range: &DeviceRange| (range.addr(), range.len());
-        self.entries.retain(|entry| !overlap(of(entry.range.range()), (addr, len)));
-    }
-
     fn cached(&mut self, addr: usize, len: usize) -> Result<Option<Arc<WordRange>>, CudaError> {
-        let has = |entry: &&mut CacheEntry| entry.range.range().contains(addr, len);
-        let Some(entry) = self.entries.iter_mut().find(has) else { return Ok(None) };
-        if !entry.range.range().is_current(addr, len)? {
-            return Ok(None);
+        let has = |entry: &Arc<WordRange>| entry.range().contains(addr, len);
+        while let Some(at) = self.entries.iter().position(has) {
+            if self.entries[at].range().is_current(addr, len)? {
+                self.entries[..=at].rotate_right(1);
+                return Ok(self.entries.first().map(Arc::clone));
+            }
+            // Of freed memory.
+            self.entries.remove(at);
         }
-        entry.used = self.clock;
-        Ok(Some(Arc::clone(&entry.range)))
+        Ok(None)
     }
 }
 
@@ -86,7 +68,7 @@ impl RangeCache {
 fn is_readable(addr: usize) -> bool {
     const NO_WAY: libc::c_int = -1;
     const MASK: usize = 8;
-    let mask = addr & !(MASK - 1);
+    let mask = addr & !7;
     if mask == 0 {
         // The kernel would take it for no mask, and read nothing.
         return false;
@@ -99,25 +81,11 @@ fn is_readable(addr: usize) -> bool {
     code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
-fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
-    one.0 < other.0 + other.1 && other.0 < one.0 + one.1
-}
-
 #[cfg(test)]
 mod tests {
     use std::ptr;
 
     use super::*;
-
-    #[test]
-    fn neighbours_have_no_byte_in_common() {
-        for (start, len, is_common) in
-            [(50, 50, false), (50, 51, true), (90, 40, true), (107, 9, true), (108, 9, false)]
-        {
-            assert_eq!(overlap((100, 8), (start, len)), is_common, "{len} from {start}");
-            assert_eq!(overlap((start, len), (100, 8)), is_common, "{len} from {start}");
-        }
-    }
 
     #[test]
     fn readable_bytes_are_mapped() {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::MEM;
 use crate::driver::context::Context;
 use crate::memory::pinned_memory::PinnedMemory;
+use crate::memory::range::fits;
 use crate::memory::shared_memory::SharedMemory;
 use engine::ids::Pe;
 use engine::port::copies::PeerBounce;
@@ -144,8 +145,7 @@ impl SameHostPeers {
         let behind = self.by_address.partition_point(|(at, _)| *at <= addr);
         let (at, index) = self.by_address[..behind].last()?;
         let (offset, pinned) = (addr - at, &self.all[*index].pinned);
-        let fits = offset <= pinned.len() && len <= pinned.len() - offset;
-        fits.then_some((pinned, offset))
+        fits(offset, len, pinned.len()).then_some((pinned, offset))
     }
 
     pub(crate) fn all_memory(&self) -> impl Iterator<Item = &Arc<PinnedMemory>> {

@@ -11,6 +11,7 @@ use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, refused};
 use crate::driver::library::Driver;
 use crate::memory::pinned_memory::PinnedMemory;
+use crate::memory::range::fits;
 use crate::memory::shared_memory::SharedMemory;
 use crate::staging::in_flight::InFlight;
 use crate::staging::range_cache::RangeCache;
@@ -198,10 +199,8 @@ impl DeviceStager {
     fn registered(&self, addr: usize, len: usize) -> Option<Location> {
         let behind = self.ranges.partition_point(|entry| entry.addr <= addr);
         // The last range that starts at or before `addr` has it, unless ranges overlap.
-        let at = self.ranges[..behind].iter().rposition(|entry| {
-            let at = addr - entry.addr;
-            at <= entry.len && len <= entry.len - at
-        })?;
+        let has = |entry: &RangeEntry| fits(addr - entry.addr, len, entry.len);
+        let at = self.ranges[..behind].iter().rposition(has)?;
         let entry = &self.ranges[at];
         // None if the range is being released, which the caller must not do while it is in use.
         let range = entry.range.upgrade()?;
@@ -298,7 +297,7 @@ impl CopyPort for DeviceStager {
         self.locations.clear();
         for TaggedCopy { copy: Copy { memory, len, .. }, .. } in copies {
             let location = self.find(*memory, *len)?;
-            if direction == CopyDirection::In && location.is_some() {
+            if direction == CopyDirection::In {
                 self.invalidate(*memory, *len);
             }
             self.locations.push(location);

@@ -208,7 +208,7 @@ impl Words {
         let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
         let mapped = RangeMapping::by_gdrcopy(page.range(), gdrcopy)?;
         for len in [2, 4, 8] {
-            let addr = page.range().addr() + 64 * len + len;
+            let addr = page.range().addr() + 1024;
             let (first, second) =
                 (&0x8192_a3b4_c5d6_e7f8_u64.to_le_bytes()[..len], &[0x17; 8][..len]);
             let (mut read, mut seen) = ([0; 8], [0; 8]);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{Library as Handle, RTLD_NOW};
 use thiserror::Error;
 
 use crate::driver::library::reason;
@@ -87,7 +87,7 @@ impl Gdrcopy {
     fn open(path: &str) -> Result<Self, GdrcopyError> {
         // SAFETY: loading runs the library's initialisers. GDRCopy's have no demands on the
         // process; whoever names another file vouches for it.
-        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW) };
         let handle = handle.map_err(|error| GdrcopyError::Open {
             path: path.to_owned(),
             reason: reason(&error),

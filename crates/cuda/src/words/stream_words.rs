@@ -1,10 +1,8 @@
 //! Words in device memory through the driver: stream memory operations and small copies. They work
 //! wherever copies do, and cost a round trip to the device for each batch.
 
-use std::hint;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use crate::copy::MAX_WRITES;
@@ -12,10 +10,10 @@ use crate::copy::engine::CopyEngine;
 use crate::copy::request::{CopyError, Direction, StreamOp, Transfer, WordStores};
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
+use crate::driver::stream::wait_for;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::range::DeviceRange;
 use crate::words::deferred::{self, DeferredWrite, MAX_BYTES};
-use engine::thread_wait::Wait;
 
 /// Access to words through a stream of its own. Nothing is in flight after a call, except after a
 /// timeout.
@@ -24,15 +22,12 @@ pub(crate) struct StreamWords {
     engine: CopyEngine,
     /// Widths that stream memory operations store, as far as the driver takes them.
     stores: WordStores,
-    /// Words to be stored, then, from [`LOADED`], loaded bytes.
+    /// Words to be stored, or loaded bytes.
     scratch: Arc<PinnedMemory>,
     patience: Duration,
     /// The timeout, after which nothing more is submitted.
     stuck: Option<CudaError>,
 }
-
-/// Offset of loaded bytes in the scratch memory.
-const LOADED: usize = MAX_WRITES * size_of::<u64>();
 
 /// Maximum distance in bytes of words that one copy loads, which takes no longer than one word.
 const MAX_GAP: usize = 256;
@@ -40,7 +35,7 @@ const MAX_GAP: usize = 256;
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
         let mut engine = CopyEngine::new(context)?;
-        let scratch = PinnedMemory::new(context, LOADED + MAX_WRITES * (MAX_GAP + 8))?;
+        let scratch = PinnedMemory::new(context, MAX_WRITES * (MAX_GAP + 8))?;
         engine.hold(&scratch);
         let stores = engine.word_stores();
         Ok(Self { engine, stores, scratch, patience, stuck: None })
@@ -62,8 +57,7 @@ impl StreamWords {
             // Some drivers have the operations and refuse them, always or for some memory. Copies
             // then store everything, also what was stored already.
             Err(CopyError::Cuda(error))
-                if (self.stores.four || self.stores.eight)
-                    && matches!(error.code, code::NOT_SUPPORTED | code::INVALID_VALUE) =>
+                if matches!(error.code, code::NOT_SUPPORTED | code::INVALID_VALUE) =>
             {
                 let stores = std::mem::take(&mut self.stores);
                 let stored = self.try_store(parts);
@@ -118,7 +112,7 @@ impl StreamWords {
     ) -> Result<(), CopyError> {
         self.check_alive()?;
         let Some(first) = indices.first().map(|index| words[*index].addr) else { return Ok(()) };
-        let mut offset = LOADED;
+        let mut offset = 0;
         let mut rest = indices;
         while let Some(&index) = rest.first() {
             let near = nearby(words, rest);
@@ -169,11 +163,11 @@ impl StreamWords {
         for (number, part) in into.chunks_mut(MAX_BYTES).enumerate() {
             self.check_alive()?;
             let addr = addr + number * MAX_BYTES;
-            let (direction, memory, offset) = (Direction::FromDevice, &self.scratch, LOADED);
+            let (direction, memory, offset) = (Direction::FromDevice, &self.scratch, 0);
             let transfer = Transfer { direction, range, addr, memory, offset, len: part.len() };
             self.engine.start(&transfer)?;
             self.wait(addr)?;
-            self.take(LOADED, part);
+            self.take(0, part);
         }
         Ok(())
     }
@@ -194,24 +188,12 @@ impl StreamWords {
 
     /// Waits for the batch, also if a part was refused: the rest uses the scratch memory.
     fn wait(&mut self, addr: usize) -> Result<(), CopyError> {
-        const SPINS: u32 = 256;
-        // Time in which this process was stopped does not count.
-        let mut waited = Wait::new();
-        let mut polls = 0;
-        loop {
-            if let Some(ended) = self.engine.poll() {
-                return Ok(ended?);
-            }
-            polls += 1;
-            if polls < SPINS {
-                hint::spin_loop();
-                continue;
-            }
-            if waited.left_of(self.patience).is_none() {
-                return Err(self.give_up(addr).into());
-            }
-            thread::yield_now();
-        }
+        let mut ended = None;
+        wait_for(self.patience, || {
+            ended = self.engine.poll();
+            ended.is_some()
+        });
+        Ok(ended.unwrap_or_else(|| Err(self.give_up(addr)))?)
     }
 
     #[cold]

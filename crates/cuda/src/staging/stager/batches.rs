@@ -6,23 +6,22 @@
 //! between. A batch that adds to a word is refused if its own copies change that word before: the
 //! old value is read before the batch starts.
 
-use std::hint;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
 
 use super::{DeviceStager, Location, OwnBounce};
 use crate::copy::request::{Direction, StreamOp, Transfer};
 use crate::driver::error::refused;
+use crate::driver::stream::wait_for;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::memory::pointer::Kind;
+use crate::memory::range::fits;
 use crate::staging::in_flight::InFlight;
 use crate::staging::same_host::SameHostPeers;
 use crate::words::deferred::{DeferredWrite, WriteOrder};
 use engine::atomic::{Atomic, Width};
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
-use engine::thread_wait::Wait;
 
 impl DeviceStager {
     pub(super) fn in_flight(&mut self, direction: CopyDirection) -> &mut InFlight {
@@ -66,27 +65,14 @@ impl DeviceStager {
     }
 
     pub(super) fn wait_for_words(&mut self) -> Result<(), PortError> {
-        const SPINS: u32 = 256;
-        let mut waited = Wait::new();
-        let mut polls = 0;
-        while self.inward.has_words() {
-            if self.advance(CopyDirection::In) {
-                continue;
-            }
-            polls += 1;
-            if polls < SPINS {
-                hint::spin_loop();
-                continue;
-            }
-            if waited.left_of(self.staging.patience()).is_none() {
-                return Err(refused(
-                    "storing words",
-                    String::from("the device does not finish copies that come before them"),
-                ));
-            }
-            thread::yield_now();
-        }
-        Ok(())
+        let are_stored = wait_for(self.staging.patience(), || {
+            while self.inward.has_words() && self.advance(CopyDirection::In) {}
+            !self.inward.has_words()
+        });
+        are_stored.then_some(()).ok_or_else(|| {
+            let why = "the device does not finish copies that come before them";
+            refused("storing words", String::from(why))
+        })
     }
 
     /// Starts a batch, whose memory is in `locations` and whose words are in `deferred`.
@@ -254,8 +240,7 @@ pub(super) fn memory_of<'m>(
 ) -> Result<(Option<&'m Arc<PinnedMemory>>, usize), PortError> {
     let Copy { direction, bounce, len, .. } = *copy;
     let offset = bounce.checked_sub(own.addr);
-    let fits = |at: &usize| *at <= own.len && len <= own.len - *at;
-    if let Some(offset) = offset.filter(fits) {
+    if let Some(offset) = offset.filter(|offset| fits(*offset, len, own.len)) {
         return Ok((own.pinned.as_ref(), offset));
     }
     let theirs = if direction == CopyDirection::In { peers.memory(bounce, len) } else { None };
