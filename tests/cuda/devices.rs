@@ -25,6 +25,7 @@ fn device_says_what_it_offers(bed: &Bed) {
     let parts: Vec<_> = pci.split([':', '.']).map(|part| u32::from_str_radix(part, 16)).collect();
     assert!(parts.len() == 4 && parts.iter().all(Result::is_ok), "{pci}");
     assert_eq!(pci, pci.to_lowercase());
+    assert!(device.to_string().contains(&pci), "{device}");
     let current = Device::current(bed.driver).expect("its context is bound");
     assert_eq!(current.ordinal(), bed.device);
     refused(Device::new(bed.driver, Ordinal(4096)), &["device 4096: CUDA_ERROR_INVALID_DEVICE"]);

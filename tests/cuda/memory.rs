@@ -16,6 +16,8 @@ const IN_USE: u32 = 4;
 fn heap_is_zero_and_given_back(bed: &Bed) {
     let context = bed.context();
     let is_mapped = std::env::var_os("FAKE_CUDA_VMM").is_none();
+    // The memory is zeroed late.
+    bed.slow(5_000_000);
     for len in [0, 1, GRANULARITY, GRANULARITY + 1] {
         let heap = DeviceHeap::new(&context, len).expect("there is room");
         let whole = if is_mapped { len.max(1).next_multiple_of(GRANULARITY) } else { len.max(1) };
@@ -23,11 +25,14 @@ fn heap_is_zero_and_given_back(bed: &Bed) {
         assert_eq!(Pointer::of(bed.driver, heap.addr()).expect("it answers").kind, Kind::Device);
         assert!(bed.read(heap.addr(), whole).iter().all(|byte| *byte == 0), "for {len} bytes");
         assert!(bed.count(IN_USE) >= whole as u64);
+        let addr = heap.addr();
         drop(heap);
         assert_eq!(bed.count(IN_USE), 0, "all is given back");
+        assert_ne!(status!(bed.raw, cuMemAddressFree(addr => usize, whole => usize)), 0, "as well");
     }
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, 4096 => u64));
-    refused(DeviceHeap::new(&context, 2 * GRANULARITY), &["CUDA_ERROR_OUT_OF_MEMORY (2)"]);
+    let call = if is_mapped { "cuMemCreate" } else { "cuMemAlloc_v2" };
+    refused(DeviceHeap::new(&context, 2 * GRANULARITY), &[call, "CUDA_ERROR_OUT_OF_MEMORY (2)"]);
     assert_eq!(bed.count(IN_USE), 0);
 }
 

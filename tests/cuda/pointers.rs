@@ -43,6 +43,7 @@ fn kinds_of_memory_are_told(bed: &Bed) {
     let range = bed.range(device + 77, 1000);
     assert_eq!((range.addr(), range.len(), range.kind()), (device + 77, 1000, Kind::Device));
     assert!(range.context().is(&bed.context()));
+    assert_eq!(range.context().to_string(), format!("primary context of device {}", bed.device));
     assert!(!range.kind().cpu_accessible());
 
     let managed = bed.managed(1 << 20);

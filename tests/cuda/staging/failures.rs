@@ -46,13 +46,18 @@ fn failed_copy_ends_its_context(bed: &Bed) {
 
 fn refused_copy_is_told_at_once(bed: &Bed) {
     let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
-    bed.refuse(0, 1);
-    let addr = format!("{:#x}", heap + 5);
-    refused(
-        copy(&mut stage, IN, heap + 5),
-        &["cuMemcpy2DAsync_v2", "64 bytes", &addr, "CUDA_ERROR_INVALID_VALUE"],
-    );
-    assert!(stage.port.poll().is_none(), "nothing was started");
+    for (direction, memory, len, call) in [
+        (IN, heap + 5, 64, "cuMemcpy2DAsync_v2"),
+        (IN, heap + 8, 8, "cuMemcpyHtoDAsync_v2"),
+        (IN, heap + 5, 32 << 10, "cuMemcpyHtoDAsync_v2"),
+        (OUT, heap + 5, 64, "cuMemcpyDtoHAsync_v2"),
+    ] {
+        bed.refuse(0, 1);
+        let copy = Copy { direction, memory, bounce: stage.bounce(direction, 0), len };
+        let subject = format!("{len} bytes at {memory:#x}");
+        refused(stage.give(copy, 99), &[call, &subject, "CUDA_ERROR_INVALID_VALUE"]);
+        assert!(stage.port.poll().is_none(), "nothing was started");
+    }
     stage.copy_in(heap, &[1; 64]);
 }
 
@@ -87,7 +92,7 @@ fn address_of_no_memory_is_refused(bed: &Bed) {
     let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
     let page = bed.hidden();
     // The first page is mapped by nobody, and 0 would be no mask to the kernel that is asked.
-    for addr in [page, page + 4000, 1, 4000] {
+    for addr in [page, page + 4000, page - 63, 1, 4000] {
         refused(stage.port.reach(addr, 64), &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
         refused(copy(&mut stage, OUT, addr), &["kernel's stack"]);
     }

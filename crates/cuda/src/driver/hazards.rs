@@ -2,6 +2,7 @@
 //! process that has started CUDA can no longer change them.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::MEM;
@@ -11,7 +12,8 @@ const OWN_STREAMS: u32 = 3;
 
 pub(crate) fn warn(driver: &Driver) {
     let set = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
-    if let Some(queues) = few_queues(set.as_deref(), is_served()) {
+    let pipes = env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_default();
+    if let Some(queues) = few_queues(set.as_deref(), is_served(pipes)) {
         log::warn!(
             target: MEM,
             "CUDA_DEVICE_MAX_CONNECTIONS {queues}: copies of staged memory may share a queue of the device \
@@ -41,15 +43,21 @@ fn few_queues(set: Option<&str>, is_served: bool) -> Option<String> {
         .map(|queues: u32| format!("is {queues}"))
 }
 
-fn is_served() -> bool {
-    let pipes = env::var_os("CUDA_MPS_PIPE_DIRECTORY").filter(|pipes| !pipes.is_empty());
-    let pipes = pipes.map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);
-    pipes.join("control").exists()
+fn is_served(pipes: OsString) -> bool {
+    let pipes = if pipes.is_empty() { "/tmp/nvidia-mps".into() } else { pipes };
+    PathBuf::from(pipes).join("control").exists()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn service_has_a_control_pipe() {
+        // Any directory with a file of this name.
+        let debian = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian");
+        assert!(is_served(debian.into()) && !is_served("/nowhere".into()));
+    }
 
     #[test]
     fn few_queues_are_told() {

@@ -61,6 +61,7 @@ pub(crate) fn store(context: &Context, to: &Place, value: u64, width: usize) {
 pub(crate) fn fill(context: &Context, to: &Place, value: u8, len: usize) {
     if context.check().is_ok() {
         take_turns(to.owner().unwrap_or(context));
+        thread::sleep(context.device.behaviour.duration(len));
         // SAFETY: the place was found for this length.
         unsafe { ptr::write_bytes(to.alias as *mut u8, value, len) };
     }
