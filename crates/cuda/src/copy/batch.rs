@@ -268,14 +268,13 @@ unsafe fn copy_alone(
     in_rows: bool,
 ) -> Result<(), CudaError> {
     let Piece { device, host, len, .. } = *piece;
-    if !in_rows {
-        // SAFETY: the caller's promise.
-        return unsafe { copy_piece(on, direction, device, host, len) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match in_rows {
+            true => rows::copy_in_rows(on, device, host, len),
+            false => copy_piece(on, direction, device, host, len),
+        }
     }
-    rows::row_blocks(device, len).try_for_each(|block| {
-        // SAFETY: the block is inside the piece, for which the caller promises.
-        unsafe { block.copy(on, host + block.offset, device + block.offset) }
-    })
 }
 
 /// # Safety

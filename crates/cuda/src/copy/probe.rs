@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::copy::calls::copy_piece;
 use crate::copy::request::Direction;
-use crate::copy::rows::row_blocks;
+use crate::copy::rows::copy_in_rows;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::stream::{Event, Stream, wait_for};
@@ -41,13 +41,8 @@ impl<'a> Probe<'a> {
     }
 
     pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
-        self.fastest(enough, |stream, from, to| {
-            row_blocks(to, BYTES).try_for_each(|block| {
-                // SAFETY: both sides have these bytes; `fastest` binds the context and waits for
-                // the end.
-                unsafe { block.copy(stream, from + block.offset, to + block.offset) }
-            })
-        })
+        // SAFETY: both sides have these bytes; `fastest` binds the context and waits for the end.
+        self.fastest(enough, |stream, from, to| unsafe { copy_in_rows(stream, to, from, BYTES) })
     }
 
     pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {

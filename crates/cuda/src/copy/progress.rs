@@ -99,11 +99,11 @@ pub(crate) struct PatternWatch {
 
 /// Maximum bytes watched if the stream is otherwise idle: to poll more takes the CPU longer than an
 /// event takes the device.
-const MAX_WATCHED: usize = 16 * 1024;
+const MAX_WATCHED: usize = 16_384;
 
 /// Maximum bytes watched of a copy that follows others. Its event then takes the device no time,
 /// and the CPU less than polling more bytes.
-const MAX_WATCHED_BEHIND: usize = 2 * 1024;
+const MAX_WATCHED_BEHIND: usize = 2048;
 
 impl PatternWatch {
     /// Fills `len` bytes at `host` with a pattern derived from `number`, for a copy from `device`,

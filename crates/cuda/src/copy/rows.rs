@@ -15,11 +15,11 @@ use crate::driver::stream::Stream;
 
 /// Contiguous part of a copy: `rows` rows of `width` bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RowBlock {
+struct RowBlock {
     /// Offset in the copy, in bytes.
-    pub(super) offset: usize,
-    pub(super) width: usize,
-    pub(super) rows: usize,
+    offset: usize,
+    width: usize,
+    rows: usize,
 }
 
 /// Bytes from which a copy engine executes plain copies.
@@ -29,16 +29,18 @@ const MAX_ROWS: usize = 31;
 
 const WORD: usize = 8;
 
-impl RowBlock {
-    /// # Safety
-    /// As [`copy_piece`].
-    pub(super) unsafe fn copy(
-        &self,
-        on: &Stream,
-        host: usize,
-        device: usize,
-    ) -> Result<(), CudaError> {
-        let Self { width, rows, .. } = *self;
+/// Starts a copy of fewer than [`LONG`] bytes to a device.
+///
+/// # Safety
+/// As [`copy_piece`].
+pub(super) unsafe fn copy_in_rows(
+    on: &Stream,
+    device: usize,
+    host: usize,
+    len: usize,
+) -> Result<(), CudaError> {
+    row_blocks(device, len).try_for_each(|RowBlock { offset, width, rows }| {
+        let (device, host) = (device + offset, host + offset);
         let (host_pitch, device_pitch) = (width, width);
         // SAFETY: the caller's promise; rows without gaps are the bytes that it is about.
         unsafe {
@@ -47,11 +49,11 @@ impl RowBlock {
                 _ => copy_rows(on, &Rows { host, device, host_pitch, device_pitch, width, rows }),
             }
         }
-    }
+    })
 }
 
 /// Returns the one or two blocks of a copy of `len` bytes, fewer than [`LONG`], to `addr`.
-pub(super) fn row_blocks(addr: usize, len: usize) -> impl Iterator<Item = RowBlock> {
+fn row_blocks(addr: usize, len: usize) -> impl Iterator<Item = RowBlock> {
     let (first, second) = cut(addr, len);
     std::iter::once(first).chain(second)
 }

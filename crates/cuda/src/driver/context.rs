@@ -155,11 +155,10 @@ impl Context {
     pub fn current(driver: &'static Driver) -> Result<Option<Arc<Self>>, CudaError> {
         let (mut raw, mut number) = (ptr::null_mut(), 0);
         // SAFETY: a pointer to the handle. A process that has not started CUDA has none.
-        let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
-        if status == code::NOT_INITIALIZED || raw.is_null() {
+        unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
+        if raw.is_null() {
             return Ok(None);
         }
-        driver.check("cuCtxGetCurrent", status, || String::from("this thread"))?;
         // SAFETY: a pointer to the number.
         let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
         driver.check("cuCtxGetDevice", status, || String::from("this thread's context"))?;

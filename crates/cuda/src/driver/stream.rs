@@ -171,7 +171,7 @@ pub(crate) fn wait_for(patience: Duration, mut is_done: impl FnMut() -> bool) ->
     // Time in which this process was stopped does not count.
     let mut wait = Wait::new();
     while !is_done() {
-        if wait.waited() > patience {
+        if wait.left_of(patience).is_none() {
             return false;
         }
         thread::yield_now();

@@ -85,12 +85,11 @@ impl DeviceHeap {
     }
 
     fn by(context: &Arc<Context>, len: usize, backing: Backing) -> Result<Self, CudaError> {
-        let bound = context.bind()?;
+        let _bound = context.bind()?;
         let (addr, len) = match backing {
             Backing::Mapped { for_nics } => map(context, len.max(1), for_nics)?,
             Backing::Allocated => (allocate(context, len.max(1))?, len.max(1)),
         };
-        drop(bound);
         Ok(Self { context: Arc::clone(context), addr, len, backing })
     }
 

@@ -141,7 +141,7 @@ fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Strin
     let memory = PinnedMemory::new(own, probe::BYTES).map_err(text)?;
     let target = Arc::new(DeviceHeap::unzeroed(own, probe::BYTES).map_err(text)?);
     let mut probe = Probe::new(program, &memory, &target).map_err(text)?;
-    let alone = probe.plain(MAX_CONCURRENT / MAX_SLOWDOWN).map_err(text)?;
+    let alone = probe.plain(Duration::ZERO).map_err(text)?;
     let limit = MAX_CONCURRENT.max(alone.saturating_mul(MAX_SLOWDOWN));
     let kernel = WaitingKernel::start(own, Arc::clone(&memory), PATIENCE)?;
     let rows = probe.rows(limit).ok();

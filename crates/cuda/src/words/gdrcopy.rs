@@ -161,7 +161,6 @@ impl Gdrcopy {
                 return Err(error);
             }
         }
-        drop(open);
         Ok(GdrcopyMapping {
             gdrcopy: self,
             pinned,

@@ -19,7 +19,7 @@ use crate::memory::range::fits;
 use crate::staging::in_flight::InFlight;
 use crate::staging::same_host::SameHostPeers;
 use crate::words::deferred::{DeferredWrite, WriteOrder};
-use engine::atomic::{Atomic, Width};
+use engine::atomic::Atomic;
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
 
@@ -82,12 +82,12 @@ impl DeviceStager {
         steps: impl Iterator<Item = OrderedStep> + Clone,
         tags: impl Iterator<Item = u32>,
     ) -> Result<(), PortError> {
-        let number = self.in_flight(direction).next();
         let Self { contexts, locations, bounce, peers, deferred, by_cpu, .. } = self;
-        let copy_direction = match direction {
-            CopyDirection::Out => Direction::FromDevice,
-            CopyDirection::In => Direction::ToDevice,
+        let (copy_direction, in_flight) = match direction {
+            CopyDirection::Out => (Direction::FromDevice, &mut self.outward),
+            CopyDirection::In => (Direction::ToDevice, &mut self.inward),
         };
+        let number = in_flight.next();
         let (mut any, mut failed) = (false, None);
         for (context, of) in contexts.iter_mut().enumerate() {
             let is_of = |location: &Option<Location>| {
@@ -139,12 +139,7 @@ impl DeviceStager {
             // memory.
             unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
         }
-        let words: &[DeferredWrite] = deferred;
-        let in_flight = match direction {
-            CopyDirection::Out => &mut self.outward,
-            CopyDirection::In => &mut self.inward,
-        };
-        in_flight.push(tags, words.iter().map(|word| (word.addr, word.end())), failed);
+        in_flight.push(tags, deferred.iter().map(|word| (word.addr, word.end())), failed);
         Ok(())
     }
 
@@ -190,8 +185,7 @@ impl DeviceStager {
                 return Ok(None);
             }
             if let OrderedStep::Apply { atomic, .. } = step {
-                let is_word = atomic.width != Width::Two
-                    && addr % atomic.width.bytes() == 0
+                let is_word = addr % atomic.width.bytes() == 0
                     && engine.word_stores().has(memory, atomic.width)
                     && !range.is_mapped();
                 if !is_word || self.follows_copy(steps, &location, atomic) {
