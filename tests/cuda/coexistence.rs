@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{ptr, thread};
 
+use cuda::{StagingContext, WaitingKernel};
+
 use crate::bed::until;
 use crate::prelude::*;
 
@@ -12,7 +14,8 @@ cases! {
     Fake ("FAKE_CUDA_CONTEXTS" = "0"): staging_without_a_context;
     Fake ("FAKE_CUDA_ROWS" = "0"): rows_may_be_kernels;
     Fake ("FAKE_CUDA_KERNELS" = "0"): program_calls_hold_nothing_up;
-    Fake: own_context_has_no_stacks, program_context_makes_another;
+    Fake ("CUDA_DEVICE_MAX_CONNECTIONS" = "2"): program_context_is_warned_of;
+    Fake: own_context_has_no_stacks, program_context_makes_another, kernel_waits_for_its_word;
     Fake ("FAKE_CUDA_LIMITS" = "0"): own_context_may_keep_stacks;
 }
 
@@ -239,18 +242,25 @@ fn program_calls_hold_nothing_up(bed: &Bed) {
 
 fn staging_without_a_context(bed: &Bed) {
     let contexts = bed.count(1);
-    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
+    let (mut stage, region, heap) = Stage::on_heap(bed, 1);
     assert_eq!(bed.count(1), contexts, "contexts that were made");
     let owned = stage.register(bed, bed.alloc(4096), 4096);
     assert!(!owned.is_held_up(), "no more than all else");
     stage.carries(heap, &pattern(CHUNK, 1));
+    drop((stage, region, owned));
+    assert!(handles().all(|stream| status!(bed.raw, cuStreamDestroy_v2(stream => usize)) != 0));
+}
+
+/// Handles that the fake driver may have given out.
+fn handles() -> impl Iterator<Item = usize> {
+    (0x1000..0x8000).step_by(16)
 }
 
 fn own_context_has_no_stacks(bed: &Bed) {
     assert_eq!(least_stack(bed), 0);
-    // The module that measures is unloaded: no handle of the fake driver is a module's.
-    let mut handles = (0x1000..0x8000).step_by(16);
-    assert!(handles.all(|module| status!(bed.raw, cuModuleUnload(module => usize)) != 0));
+    // The module that measures is unloaded, and no event is left.
+    assert!(handles().all(|module| status!(bed.raw, cuModuleUnload(module => usize)) != 0));
+    assert!(handles().all(|event| status!(bed.raw, cuEventDestroy_v2(event => usize)) != 0));
 }
 
 fn own_context_may_keep_stacks(bed: &Bed) {
@@ -265,6 +275,27 @@ fn least_stack(bed: &Bed) -> u64 {
     assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
     stage.carries(heap, &pattern(CHUNK, 1));
     bed.count(10)
+}
+
+fn program_context_is_warned_of(bed: &Bed) {
+    let heap = bed.heap(1);
+    let stage = |context| {
+        Stage::with(bed, heap, 4096, StagingOptions { context, ..options(2, stream_only()) })
+    };
+    let _own = stage(StagingContext::Own);
+    // A busy machine may measure nothing.
+    assert!(bed.has_logged("as it is") || bed.has_logged("not measured"));
+    assert!(!bed.has_logged("WARN"));
+    let _programs = stage(StagingContext::Program);
+    assert!(bed.has_logged("CONNECTIONS is 2") && bed.has_logged("loads kernels lazily"));
+}
+
+fn kernel_waits_for_its_word(bed: &Bed) {
+    let words = bed.pinned(64);
+    let kernel = WaitingKernel::start(&bed.context(), Arc::clone(&words), HANG).expect("a kernel");
+    assert_eq!((bed.count(12), kernel.has_ended()), (1, Ok(false)));
+    fill(words.addr(), &[1]);
+    until(|| (kernel.has_ended() == Ok(true)).then_some(()));
 }
 
 fn rows_may_be_kernels(bed: &Bed) {

@@ -7,6 +7,7 @@ use crate::prelude::*;
 cases! {
     Fake: heap_is_zero_and_given_back, device_memory_is_given_back;
     Fake ("FAKE_CUDA_VMM" = "0"): heap_is_zero_and_given_back;
+    Fake ("FAKE_CUDA_VMM" = "2"): heap_is_zero_and_given_back;
     Faults: device_memory_faults_under_the_cpu;
 }
 
@@ -25,6 +26,7 @@ fn heap_is_zero_and_given_back(bed: &Bed) {
         assert_eq!(Pointer::of(bed.driver, heap.addr()).expect("it answers").kind, Kind::Device);
         assert!(bed.read(heap.addr(), whole).iter().all(|byte| *byte == 0), "for {len} bytes");
         assert!(bed.count(IN_USE) >= whole as u64);
+        assert!(bed.has_logged(if is_mapped { ", mapped" } else { ", by cuMemAlloc" }));
         let addr = heap.addr();
         drop(heap);
         assert_eq!(bed.count(IN_USE), 0, "all is given back");

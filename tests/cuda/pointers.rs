@@ -218,6 +218,9 @@ fn program_context_is_used(bed: &Bed) {
     drop(inner);
     assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
+    drop(Context::primary(bed.driver, Ordinal(4)).expect("the primary context"));
+    let released = status!(bed.raw, cuDevicePrimaryCtxRelease_v2(4 => c_int));
+    assert_ne!(released, 0, "it was released");
     bed.make_context(0);
     assert!(!bed.range(bed.alloc(4096), 4096).context().is(&bed.context()));
 }

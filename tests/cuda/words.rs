@@ -1,8 +1,8 @@
 //! What reaches words of device memory: GDRCopy, and the driver's streams with their patience.
 
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
+use std::{ptr, thread};
 
 use cuda::{Gdrcopy, GdrcopyError, WordRange, Words};
 use engine::port::copies::OrderedStep;
@@ -36,8 +36,10 @@ fn is_mapped(bed: &Bed) -> bool {
 
 fn working_gdrcopy_is_used(bed: &Bed) {
     assert!(is_mapped(bed));
+    assert!(!patient(bed, HANG).1.is_mapped(), "it is not to be used");
     let gdrcopy = Gdrcopy::load(GDRCOPY_LIBRARY).expect("it is open");
     assert_eq!(gdrcopy.to_string(), "GDRCopy 2.4");
+    assert!(ptr::eq(gdrcopy, Gdrcopy::load(GDRCOPY_LIBRARY).expect("as well")));
 }
 
 fn other_gdrcopy_is_not_used(bed: &Bed) {

@@ -15,7 +15,7 @@ use cuda::{
     Context, CopyEngine, CudaError, Device, DeviceRange, Driver, Memory, Ordinal, PinnedMemory,
 };
 use libloading::os::unix::Library;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub(crate) const HANG: Duration = Duration::from_secs(300);
 
@@ -98,6 +98,9 @@ pub(crate) struct Bed {
 // SAFETY: handles, which the driver takes from any thread; nothing in it changes.
 unsafe impl Sync for Bed {}
 
+/// What the layer has logged in this process.
+static LOGGED: Mutex<String> = Mutex::new(String::new());
+
 pub(crate) fn open() -> Result<Library, String> {
     // SAFETY: the driver's initialisers have no demands on the process.
     unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) }.map_err(|error| {
@@ -118,6 +121,13 @@ impl Bed {
     }
 
     pub(crate) fn new() -> Self {
+        let mut logger = env_logger::Builder::new();
+        logger.filter_level(log::LevelFilter::Info).format(|_, record| {
+            let line = format!("{}: {}\n", record.level(), record.args());
+            LOGGED.lock().expect("no panic").push_str(&line);
+            Ok(())
+        });
+        logger.init();
         let raw = open().expect("a driver");
         call!(raw, cuInit(0 => u32));
         let mut handle = ptr::null_mut();
@@ -125,6 +135,10 @@ impl Bed {
         call!(raw, cuCtxSetCurrent(handle => *mut c_void));
         let driver = Driver::of_process().expect("it is loaded");
         Self { raw, driver, device: Ordinal(0), handle }
+    }
+
+    pub(crate) fn has_logged(&self, part: &str) -> bool {
+        LOGGED.lock().expect("no panic").contains(part)
     }
 
     pub(crate) fn stream(&self, flags: u32) -> usize {

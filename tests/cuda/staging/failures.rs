@@ -22,6 +22,13 @@ fn failed_copy_ends_its_context(bed: &Bed) {
     let other = bed.vmm(&[(ON_DEVICE, 1)], false);
     let (mut stage, _region) = Stage::new(bed, heap, GRANULARITY);
     let _other = stage.register(bed, other, GRANULARITY);
+    // Refused by the second device alone: the first one's copy is on its way.
+    call!(bed.raw, fake_cuda_fail_submit(1 => c_int, 0 => u32, 2 => u32));
+    let bounce = stage.bounce(IN, 0);
+    let copies = [heap, other]
+        .map(|memory| TaggedCopy { copy: Copy { direction: IN, memory, bounce, len: 64 }, tag: 9 });
+    assert_eq!(stage.port.start_all(&copies), Ok(Posted::Yes));
+    assert_eq!(stage.wait().result.map_err(|error| error.code), Err(libc::ENOMEM));
     bed.slow(20_000_000);
     bed.fail(1, 214);
     for tag in 0..2 {

@@ -76,6 +76,7 @@ fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, 
 
 fn peers_copy_from_each_other(bed: &Bed) {
     let [mut one, mut other] = both(bed);
+    assert!(bed.has_logged("bounce memory is shared with PE 1 of this host"));
     assert!(!one.stage.port.is_mapped_by(Pe(1)) && !other.stage.port.is_mapped_by(Pe(0)));
     one.stage.port.announce();
     assert!(!one.stage.port.is_mapped_by(Pe(1)) && other.stage.port.is_mapped_by(Pe(0)));

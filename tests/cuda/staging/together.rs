@@ -376,6 +376,7 @@ fn refused_batch_is_copied_singly(bed: &Bed) {
     bed.refuse(5, 2);
     run(&mut stage, &list);
     assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 9));
+    assert!(bed.has_logged("copies are given to the driver one by one"));
 }
 
 /// A copy that went alone before a refused batch is not repeated with the batch's copies.
@@ -386,6 +387,8 @@ fn refused_batch_copies_nothing_twice(bed: &Bed) {
     let _managed = stage.register(bed, managed, GRANULARITY);
     let mut list = copies(&stage, OUT, heap, &[0, 3 * LEN, 9 * LEN]);
     list[1].copy.memory = managed;
+    run(&mut stage, &list[..2]);
+    assert!(!bed.has_logged("one by one"), "one of them goes alone");
     assert_eq!(bed.calls_of(|| run(&mut stage, &list))[1], 3);
 }
 

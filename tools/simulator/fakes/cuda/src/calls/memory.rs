@@ -81,7 +81,7 @@ calls! {
         if flags == BY_PCIE {
             context.device.count(EXPORTED);
         }
-        if address % PAGE != 0 || len % PAGE != 0 {
+        if address % PAGE != 0 || len % PAGE != 0 || len == 0 {
             return Err(INVALID_VALUE);
         }
         let mapping = find(address).ok_or(INVALID_VALUE)?;

@@ -147,7 +147,7 @@ calls! {
             ON_NUMA_NODE => device(0)?,
             _ => return Err(NOT_SUPPORTED),
         };
-        if location.kind == ON_DEVICE && variable("FAKE_CUDA_VMM", 1) == 0 {
+        if location.kind == ON_DEVICE && variable("FAKE_CUDA_VMM", 1) != 1 {
             return Err(NOT_SUPPORTED);
         }
         device.take(MEMORY, len)?;
