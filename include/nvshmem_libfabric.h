@@ -85,7 +85,8 @@ int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
  * uses it any more. Collective, but for memory that is local: any thread, at any time. -1 with a
  * text that says so while an operation, which has failed perhaps, may touch the memory still: it
  * stays registered then, and is not freed, until this is called again, by this PE alone, or until
- * nlf_finalize. */
+ * nlf_finalize. Bytes that are registered twice may be read, for a put that has failed, until both
+ * registrations have ended. */
 int nlf_release(nlf_channel *channel, void *addr);
 
 /* Returns when all PEs have called it. Collective. */

@@ -65,6 +65,26 @@ fn failing_lane_ends_its_copies() {
     take_back(&job);
 }
 
+/// A peer was to read a failed put in place, by the keys of one of two regions over its bytes.
+#[test]
+fn released_memory_is_not_read() {
+    for oldest_first in [false, true] {
+        let mut job = Job::with(Shape { staged: 0b0100, ..PLAIN });
+        let Member { regions, scratch, scratch_handle, .. } = &job.members[0];
+        let again = regions.register(*scratch, LEN, Access::Local).unwrap();
+        let mut handles = [again, *scratch_handle];
+        job.put_signal(0, 1, &[(0, 1000)], LEN).unwrap();
+        job.fabric.stall(Pe(1));
+        job.quiet(0, 1).unwrap_err();
+        handles.rotate_left(oldest_first.into());
+        handles.iter().for_each(|handle| job.members[0].regions.release(handle).unwrap());
+        job.fill_scratch(0, &[0x77; LEN]);
+        job.fabric.resume(Pe(1));
+        check_untouched(&mut job);
+        assert_eq!((job.heap(1, 0, LEN), job.word(1, LEN)), (vec![0; LEN], 0));
+    }
+}
+
 /// Each kind of message that names a region of its receiver, with a handle that has outlived its
 /// region: the sender is told, and the region that came after it is not touched, nor read.
 #[test]

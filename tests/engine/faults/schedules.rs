@@ -48,8 +48,10 @@ fn check(plan: &Plan, mut random: Random) -> bool {
     // Who has memory back may do with it as it likes, whatever is still under way.
     plan.faults.iter().for_each(|(.., fault, _)| fault.set(&ran.fabric, false));
     let mut taken = Vec::new();
-    for (pe, member) in (0..).map(Pe).zip(&ran.members) {
-        if member.regions.release(&member.scratch_handle).is_ok() {
+    for ((pe, member), extra) in (0..).map(Pe).zip(&ran.members).zip(&ran.extra) {
+        // A peer reads in place by the keys of one region, and several may hold the same bytes.
+        let mut handles = extra.iter().map(|(.., handle)| handle).chain([&member.scratch_handle]);
+        if handles.all(|handle| member.regions.release(handle).is_ok()) {
             ran.fabric.store(pe, member.scratch, &[0x77; HEAP]);
             taken.push((pe, member.scratch));
         }

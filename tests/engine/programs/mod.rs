@@ -10,7 +10,7 @@ mod check;
 mod program;
 
 pub(crate) use self::program::Link;
-use self::program::Program;
+use self::program::{Program, Region};
 use crate::faults::Fault;
 use crate::prelude::*;
 use crate::race::random_words;
@@ -99,6 +99,8 @@ pub(crate) struct Ran {
     pub(crate) targets: Targets,
     /// By sender and target.
     pub(crate) links: Vec<Vec<Link>>,
+    /// Regions that each PE has registered beside the traffic and not released.
+    pub(crate) extra: Vec<Vec<Region>>,
     ordered: bool,
 }
 
@@ -154,8 +156,8 @@ pub(crate) fn run(plan: &Plan, random: &mut Random, script: Script) -> Ran {
         }
         .run()
     });
-    let (members, links) = members.into_iter().unzip();
-    Ran { fabric, members, targets, links, ordered }
+    let (members, (links, extra)) = members.into_iter().unzip();
+    Ran { fabric, members, targets, links, extra, ordered }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::prelude::*;
 
-pub(super) type Region = (usize, usize, HandleBytes);
+pub(crate) type Region = (usize, usize, HandleBytes);
 
 /// An effect that the target sees once.
 #[derive(Debug)]
@@ -442,7 +442,7 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    pub(super) fn run(mut self) -> Vec<Link> {
+    pub(super) fn run(mut self) -> (Vec<Link>, Vec<Region>) {
         self.fill(true);
         for step in 0..self.plan.steps {
             self.plan.befall(self.me, step, self.fabric);
@@ -465,6 +465,6 @@ impl<'a> Program<'a> {
             self.fabric.step();
             self.member.lane.progress().unwrap();
         }
-        self.links
+        (self.links, self.extra)
     }
 }

@@ -165,7 +165,8 @@ impl<M: MemoryPort> RegionTable<M> {
     }
 
     /// Ends the registration that the handle names. The caller guarantees that none of its
-    /// operations in flight accesses the memory.
+    /// operations in flight accesses the memory. Until every region that holds them is released,
+    /// a peer may read the bytes of a put that has failed.
     ///
     /// # Errors
     /// A handle of no region registered here; or memory that a failed operation may still access,
