@@ -195,7 +195,8 @@ mod tests {
 
     fn interface(name: &str, address: &str) -> Interface {
         let address = address.parse().unwrap();
-        Interface { name: name.into(), address, loopback: name == "lo", running: true }
+        let (loopback, running, last_resort) = (name == "lo", true, false);
+        Interface { name: name.into(), address, loopback, running, last_resort }
     }
 
     #[test]

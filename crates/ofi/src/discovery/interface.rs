@@ -15,6 +15,9 @@ pub struct Interface {
     pub loopback: bool,
     /// Whether it is up and has a carrier.
     pub running: bool,
+    /// Whether it likely reaches few hosts, slowly, or none: a VPN or another link to one peer, a
+    /// network of one address, or a link-local address.
+    pub last_resort: bool,
 }
 
 impl Interface {
@@ -25,6 +28,7 @@ impl Interface {
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
             return Vec::new();
         }
+        let one_address: [IpAddr; 2] = [[0xff; 4].into(), [0xff; 16].into()];
         let mut interfaces = Vec::new();
         let mut next = list;
         while !next.is_null() {
@@ -36,12 +40,17 @@ impl Interface {
             let Some(address) = address else { continue };
             // SAFETY: a string that ends in a zero byte, part of the live list.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+            // SAFETY: as above; the mask is of the address's family, and null where there is none.
+            let mask = unsafe { sockaddr_ip(entry.ifa_netmask.cast(), usize::MAX) };
             let flag = |flag: i32| entry.ifa_flags & flag as u32 != 0;
             interfaces.push(Self {
                 name,
                 address,
                 loopback: flag(libc::IFF_LOOPBACK),
                 running: flag(libc::IFF_UP) && flag(libc::IFF_RUNNING),
+                last_resort: flag(libc::IFF_POINTOPOINT)
+                    || mask.is_some_and(|mask| one_address.contains(&mask))
+                    || is_link_local(address),
             });
         }
         // SAFETY: from getifaddrs, freed once; nothing of it is referred to any more.
@@ -55,6 +64,13 @@ impl Interface {
         ["docker", "virbr", "veth", "br-", "vnet", "cni", "lxc", "lxd", "cali", "flannel", "podman"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
+    }
+}
+
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 

@@ -456,6 +456,7 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
             loopback: ip.is_some_and(|ip| ip.is_loopback())
                 || interface.is_some_and(|interface| interface.loopback),
             running: interface.is_none_or(|interface| interface.running),
+            last_resort: interface.is_some_and(|interface| interface.last_resort),
             ip,
             domain,
         }

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::discovery::interface::Interface;
+use crate::discovery::interface::{Interface, is_link_local};
 use crate::error::Refusal;
 use crate::options::Devices;
 use crate::provider::Profile;
@@ -19,6 +19,8 @@ pub(crate) struct Listed {
     pub(crate) loopback: bool,
     /// Whether the interface is up; true if none is known.
     pub(crate) running: bool,
+    /// Whether it is to be the last rail, as [`Interface::last_resort`].
+    pub(crate) last_resort: bool,
 }
 
 impl Listed {
@@ -41,9 +43,9 @@ impl Listed {
     /// number is the same there.
     fn rank(&self) -> u8 {
         match self.ip {
+            Some(ip) if is_link_local(ip) => 2,
             Some(IpAddr::V4(_)) => 0,
-            Some(IpAddr::V6(ip)) if !ip.is_unicast_link_local() => 1,
-            Some(IpAddr::V6(_)) => 2,
+            Some(IpAddr::V6(_)) => 1,
             None => 3,
         }
     }
@@ -147,8 +149,14 @@ fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: boo
         }
         return (choices, refusals);
     }
-    for (index, device) in listed.iter().enumerate() {
-        match reason_against(index, listed, profile) {
+    // IPv4 wherever there is some, as hosts with both have to choose alike.
+    let mut ipv4 = listed.iter().filter(|device| device.ip.is_some_and(|ip| ip.is_ipv4()));
+    let has_ipv4 = ipv4.any(|device| !device.last_resort && interface_reason(device).is_none());
+    // Those that may reach nobody are the last rails.
+    let mut order: Vec<(usize, &Listed)> = listed.iter().enumerate().collect();
+    order.sort_by_key(|(_, device)| device.last_resort);
+    for (index, device) in order {
+        match reason_against(index, listed, profile, has_ipv4) {
             Some(reason) => {
                 let refusal = Refusal::new(profile, Some(device.describe()), reason);
                 if !refusals.contains(&refusal) {
@@ -164,29 +172,38 @@ fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: boo
     (choices, refusals)
 }
 
-fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) -> Option<String> {
+fn reason_against(
+    index: usize,
+    listed: &[Listed],
+    profile: &'static Profile,
+    has_ipv4: bool,
+) -> Option<String> {
     let device = &listed[index];
     if *profile.interfaces {
-        let interface = device.interface.as_ref().unwrap_or(&device.domain);
-        if device.loopback {
-            return Some(String::from("loopback reaches no other host"));
+        if let Some(reason) = interface_reason(device) {
+            return Some(String::from(reason));
         }
-        if Interface::is_virtual_bridge(interface) {
-            return Some(String::from(
-                "looks like a bridge of containers or virtual machines; name it in \
-                 NVSHMEM_LIBFABRIC_DEVICES to use it",
-            ));
-        }
-        if !device.running {
-            return Some(String::from("the interface is down"));
-        }
-        if device.ip.is_some_and(|ip| ip.is_ipv6()) {
+        if has_ipv4 && device.ip.is_some_and(|ip| ip.is_ipv6()) {
             return Some(String::from("IPv6; name the address in NVSHMEM_LIBFABRIC_DEVICES"));
         }
     }
     // One rail per device, however many entries the provider lists for it.
     let used = best(listed, |other| other.domain == device.domain)?;
     (used != index).then(|| format!("listed again; {} is used", listed[used].describe()))
+}
+
+fn interface_reason(device: &Listed) -> Option<&'static str> {
+    let interface = device.interface.as_ref().unwrap_or(&device.domain);
+    if device.loopback {
+        return Some("loopback reaches no other host");
+    }
+    if Interface::is_virtual_bridge(interface) {
+        return Some(
+            "looks like a bridge of containers or virtual machines; name it in \
+             NVSHMEM_LIBFABRIC_DEVICES to use it",
+        );
+    }
+    (!device.running).then_some("the interface is down")
 }
 
 /// Numbers rails on one device: `shm`, `shm#2`.
@@ -218,6 +235,7 @@ mod tests {
             ip: Some(ip),
             loopback: domain == "lo",
             running: domain != "down0",
+            last_resort: domain == "wg0" || is_link_local(ip),
         }
     }
 
@@ -313,6 +331,25 @@ mod tests {
         let efa = candidates(Provider::Efa)[0];
         let unknown = select(&include(&["127.0.0.2"]), &host(), efa, false).unwrap_err();
         assert_eq!(unknown, "127.0.0.2", "efa cannot be opened by an address it does not list");
+    }
+
+    #[test]
+    fn doubtful_interfaces_come_last() {
+        let mut listed = vec![
+            device("wg0", "10.8.0.1"),
+            device("eth2", "169.254.7.7"),
+            device("eth0", "fd00::2"),
+            device("docker0", "172.17.0.1"),
+        ];
+        // Without IPv4 but of these, IPv6 is used.
+        let selection = select(&Devices::Any, &listed, tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth0", "wg0", "eth2"]);
+        listed.push(device("eth1", "192.0.2.2"));
+        let selection = select(&Devices::Any, &listed, tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth1", "wg0", "eth2"]);
+        // The user's order stays.
+        let selection = select(&include(&["wg0", "eth1"]), &listed, tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["wg0", "eth1"]);
     }
 
     #[test]

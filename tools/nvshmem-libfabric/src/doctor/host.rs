@@ -229,6 +229,7 @@ mod tests {
             address: std::net::IpAddr::from([192, 0, 2, 1]),
             loopback: name == "lo",
             running: name != "down0",
+            last_resort: false,
         });
         for (from, to, named, verdict) in [
             (0, 4, "eth", Verdict::Ok),
