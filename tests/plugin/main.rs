@@ -16,6 +16,7 @@ mod life;
 mod matrix;
 mod namespaces;
 mod peers;
+mod rails;
 mod smoke;
 mod staged;
 mod strangers;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     trials.extend(life::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
+    trials.extend(rails::trials());
     trials.extend(faults::trials());
     trials.extend(strangers::trials());
     trials.extend(bulk::trials());

@@ -82,8 +82,8 @@ fn run(set: u8, fabric: Fabric) -> Result<(), Failed> {
     job.env.remove(DEVICES);
     for pe in 0..2 {
         let enter = network.as_ref().map(|of| of.hosts()[pe].prefix()).unwrap_or_default();
-        let words = enter.into_iter().chain(prefix(set)).map(OsString::from);
-        job.prefix_of_pe.insert(pe as u32, words.collect());
+        let own = prefix(set).into_iter().map(OsString::from);
+        job.prefix_of_pe.insert(pe as u32, enter.into_iter().chain(own).collect());
     }
     let shm = ["PE 1 uses libfabric provider \"shm, libfabric", ", /dev/shm "];
     let lo = ["no usable libfabric device", "loopback reaches no other host"];

@@ -204,6 +204,7 @@ impl Discovery {
             addressing: proxy[0].domain.addressing(),
             immediate_data: refused.unwrap_or_else(|| of(&devices[0])),
             striping: *self.profile.striping,
+            over_sockets: *self.profile.interfaces,
             rails: rails.map(rail).collect(),
         }
     }

@@ -20,6 +20,8 @@ pub struct Report {
     pub immediate_data: ImmediateData,
     /// Segmentation of puts and gets, unless the settings have it.
     pub striping: Striping,
+    /// Whether rails are interfaces of the host: each endpoint connects its own sockets.
+    pub over_sockets: bool,
     /// Rails of the proxy lane, in rail order. The host lane is on the first one's device.
     pub rails: Vec<RailReport>,
 }

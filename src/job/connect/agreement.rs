@@ -58,6 +58,7 @@ mod tests {
             immediate_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
             longest_address: 16,
+            unheard: 0,
             failure: None,
             share: [7; SHARE_BYTES],
         }

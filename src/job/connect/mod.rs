@@ -3,8 +3,10 @@
 mod agreement;
 pub(crate) mod collectives;
 pub(crate) mod nics;
+mod proof;
 mod spread;
 
+use std::fs;
 use std::num::NonZero;
 
 use log::{info, warn};
@@ -12,6 +14,7 @@ use log::{info, warn};
 use self::agreement::Agreement;
 use self::collectives::{Collectives, Shape};
 use self::nics::Rails;
+use self::proof::Proof;
 use self::spread::spread;
 use crate::job::connected::Connected;
 use crate::job::error::JobError;
@@ -48,7 +51,8 @@ pub(crate) fn connect(
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
-    let (rails, near) = nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
+    let (rails, near, networks) =
+        nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
     let here = if settings.host_id.is_some() { near.here } else { here.min(near.here) };
     let opened = open(settings, discovery, &rails, (here, near.on_loopback), n_pes);
     let locations = match &opened {
@@ -62,26 +66,41 @@ pub(crate) fn connect(
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     let agreement = Agreement::of(&hellos);
-    let paths = Addresses::decode_all(&hellos, &records)
-        .map_err(JobError::from)
-        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers));
+    let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
+    let peers = Addresses::decode_all(&hellos, &records).map_err(JobError::from);
+    let mut inserted = peers.and_then(|peers| {
+        let paths = Paths::insert(&mut opened, me, &locations, &peers)?;
+        Ok((paths, Proof::new((me, cookie), &networks, opened.report.over_sockets, peers)))
+    });
     let mut offer = shared_bounce::Offer::new(settings, me, n_pes, near);
     let records = collectives.allgather(&offer.record())?;
     offer.meet(&records);
     // Warnings about a slow host are logged by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
+    // All PEs have inserted all addresses by now.
+    if let Ok((paths, proof)) = &mut inserted {
+        proof.exchange(&mut opened, paths, false);
+    }
     let ready = Hello {
         step: SetupStep::Ready,
-        failure: paths.as_ref().err().map(ToString::to_string),
+        unheard: inserted.as_ref().map_or(0, |(_, proof)| proof.unheard().len() as u16),
+        failure: inserted.as_ref().err().map(ToString::to_string),
         ..hello
     };
-    Hello::agree(SetupStep::Ready, &collectives.allgather(&ready.encode())?)?;
+    let readies = Hello::agree(SetupStep::Ready, &collectives.allgather(&ready.encode())?)?;
     // All PEs have sent their memory by now.
     let (processes, shares) = offer.open();
     opened.proxy.watch_processes(processes);
-    let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
+    let (mut paths, mut proof) = inserted?;
+    let most = readies.iter().map(|ready| usize::from(ready.unheard)).max().unwrap_or(0);
+    if most > 0 {
+        // Again, now that nobody is late: a PE may have been stopped, or have left with messages
+        // that only its progress delivers.
+        proof.exchange(&mut opened, &paths, true);
+        paths.proxy = proof.leave_out(collectives, most, paths.proxy)?;
+    }
     let chained = agreement.chains(immediate_data(&opened));
-    let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
+    let connected = assemble(settings, opened, paths, (me, cookie), here, agreement)?;
     if speaks {
         connected.regions.memory().speak();
         warn_of_slowness(discovery, chained);
@@ -106,6 +125,7 @@ fn first_hello(opened: &Result<Opened, JobError>, locations: &Addresses) -> Hell
         immediate_data: opened.as_ref().map_or(0, immediate_data),
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         longest_address: longest.unwrap_or(0),
+        unheard: 0,
         failure: failure.or(too_long).or(no_share),
         share,
     }
@@ -178,9 +198,11 @@ fn longest_message(opened: &Opened) -> u16 {
 }
 
 fn locations(opened: &Opened) -> Addresses {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let rails = opened.report.rails.iter().enumerate().map(|(at, rail)| RailAddress {
         fabric: fabric_hash(&rail.fabric),
         address: opened.proxy.address(RailId(at as u8)).to_vec(),
+        name: format!("{} of {}", rail.name, host.trim_end()),
     });
     Addresses(rails.collect())
 }
@@ -236,14 +258,12 @@ fn insert_lane(
         columns.push(column);
     }
     let paths = (0..peers.len()).flat_map(|pe| columns.iter().map(move |column| column[pe]));
-    let table = PathTable::new(&paths.collect::<Vec<_>>(), mine.len());
-    let unreached = |(pe, peer): (usize, &Addresses)| {
-        let rails = (0..mine.len()).map(|at| RailId(at as u8));
-        let unreached = rails.filter(|rail| !leads(mine, *rail, &peer.0));
-        unreached.map(|rail| (Pe(pe as u32), rail)).collect::<Vec<_>>()
-    };
-    let unreached = peers.iter().enumerate().flat_map(unreached);
-    Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
+    let mut table = PathTable::new(&paths.collect::<Vec<_>>(), mine.len());
+    for (pe, peer) in (0..).map(Pe).zip(peers) {
+        let rails = (0..mine.len() as u8).map(RailId).filter(|rail| !leads(mine, *rail, &peer.0));
+        table = rails.fold(table, |table, rail| table.without(pe, rail));
+    }
+    Ok(table)
 }
 
 fn assemble(

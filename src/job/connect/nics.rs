@@ -36,13 +36,14 @@ pub(crate) struct Neighbours {
     pub(crate) apart: bool,
 }
 
+/// Returns this PE's NICs, its neighbours, and a number for the network of each PE.
 pub(crate) fn rails(
     settings: &Settings,
     devices: &[Nic],
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<(Rails, Neighbours), JobError> {
+) -> Result<(Rails, Neighbours, Vec<u64>), JobError> {
     let machine = machine(settings);
     let network = network(machine, namespace("net"));
     let gpu = gpu();
@@ -79,7 +80,8 @@ pub(crate) fn rails(
             plan.decided
         );
     }
-    Ok((Rails::of(plan), near))
+    let networks = seats.chunks_exact(SEAT_BYTES).map(|seat| number(&seat[8..16])).collect();
+    Ok((Rails::of(plan), near, networks))
 }
 
 impl Rails {
@@ -154,11 +156,13 @@ fn encode([machine, network]: [u64; 2], gpu: Option<PciAddress>) -> [u8; SEAT_BY
 }
 
 fn decode(bytes: &[u8]) -> ([u64; 2], Option<PciAddress>) {
-    let (numbers, gpu) = bytes.split_at(16);
-    let bytes = |at| numbers.iter().skip(at).take(8).rev();
-    let number = |at| bytes(at).fold(0, |number, byte| number << 8 | u64::from(*byte));
-    let text = std::str::from_utf8(gpu).unwrap_or_default();
-    ([number(0), number(8)], text.trim_end_matches('\0').parse().ok())
+    let text = std::str::from_utf8(&bytes[16..]).unwrap_or_default();
+    let numbers = [number(&bytes[..8]), number(&bytes[8..16])];
+    (numbers, text.trim_end_matches('\0').parse().ok())
+}
+
+pub(super) fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use engine::wire::cookie::Cookie;
 use engine::wire::immediate::ImmediateCodec;
 use engine::wire::message::{Message, Numbers};
+use engine::wire::probe::probe;
 use engine::wire::seal::Seal;
 use engine::wire::staging::PullTarget as To;
 
@@ -72,6 +73,9 @@ fn foreign_messages_are_dropped() {
     job.until_quiet(0, 1);
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
     forge(&job, PES, ahead(1 + WINDOW), 0, &word);
+    // That is no stranger's, but late.
+    let late = probe(&Seal::new(cookie(), Pe(PES.0)), Pe(PES.1), RailId(31));
+    job.fabric.forge_message(Pe(1), RailId(0), late.bytes());
     job.progress(1, 10);
     let foreign = job.counted(1, |rail| rail.foreign);
     assert_eq!((foreign, job.word(1, 0)), (forged.len() as u64 + 6, 1), "beyond, once known");

@@ -39,10 +39,11 @@ fn seeds() -> Vec<Vec<u8>> {
         immediate_data: 8,
         longest_message: MAX_LONG_MESSAGE as u16,
         longest_address: 16,
+        unheard: 0,
         failure: failure.map(String::from),
         share: *b"0123456789abcdef",
     };
-    let rail = RailAddress { fabric: 7, address: vec![0x11; 16] };
+    let rail = RailAddress { fabric: 7, address: vec![0x11; 16], name: String::from("eth0") };
     let good = [hello(SetupStep::Open, 2, None), hello(SetupStep::Open, 1, None)];
     let addresses =
         good.iter().flat_map(|of| Addresses(vec![rail.clone(); of.rails.into()]).encode(&good));

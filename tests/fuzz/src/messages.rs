@@ -9,6 +9,7 @@ use engine::wire::message::{
     Body, Frame, HEAD, MAP_BYTES, MAX_EAGER, Message, Numbers, RegionAddr, SealContext, Seq, Tag,
     VERSION,
 };
+use engine::wire::probe::{probe, prober};
 use engine::wire::seal::Seal;
 use engine::wire::staging::{
     GetId, Pull, PullSource, PullTarget as To, RECORD as RECORD_BYTES, WireRecord,
@@ -51,6 +52,10 @@ fn read(input: &[u8], kind_of: impl FnOnce(u8) -> u8) {
     }
     let seal = Seal::new(Cookie::of([SHARE]), Pe(0));
     let sealed = close(&seal, Pe(0), &bytes, 0);
+    if let Some((from, rail)) = prober(&seal, &sealed) {
+        let seal = Seal::new(Cookie::of([SHARE]), from);
+        assert_eq!(probe(&seal, Pe(0), rail).bytes(), sealed, "{from} {rail}");
+    }
     let Some(head) = seal.open(&sealed) else { return assert!(bytes.len() < HEAD) };
     assert_eq!(open(&seal, &sealed, 0), bytes, "a sealed head opens to itself");
     let Ok(message) = Message::decode(head, head.word, &sealed) else { return };

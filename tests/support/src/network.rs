@@ -8,6 +8,7 @@
 //! A namespace has no name, only a descriptor that this process holds. So the kernel removes it,
 //! with its interfaces, once this process and those inside have ended, however they ended.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
@@ -49,8 +50,8 @@ impl Namespace {
     }
 
     /// A command to put in front of another one, which then runs inside.
-    pub fn prefix(&self) -> Vec<String> {
-        vec![String::from("nsenter"), format!("--net={}", self.path())]
+    pub fn prefix(&self) -> Vec<OsString> {
+        vec!["nsenter".into(), format!("--net={}", self.path()).into()]
     }
 
     /// Has `ip` execute commands inside, one a line; the first that fails ends it.
@@ -80,13 +81,12 @@ fn failed(tried: &str, said: &str) -> io::Error {
 pub struct Network {
     hosts: Vec<Namespace>,
     switch: Namespace,
-    rails: usize,
 }
 
 impl Network {
     pub fn new(n_hosts: usize, rails: usize) -> io::Result<Self> {
         let hosts = (0..n_hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
-        let network = Self { hosts, switch: Namespace::new()?, rails };
+        let network = Self { hosts, switch: Namespace::new()? };
         for rail in 0..rails {
             let bridge = format!("bridge{rail}");
             let made = format!("link add {bridge} type bridge");
@@ -112,7 +112,7 @@ impl Network {
                 network.switch.ip(&[joined, format!("link set {far} up")])?;
             }
         }
-        network.wait_for_carriers()?;
+        network.wait_for_carriers("rail", rails)?;
         Ok(network)
     }
 
@@ -127,15 +127,17 @@ impl Network {
         self.switch.ip(&[format!("link set {} {state}", far(host, rail))])
     }
 
-    fn wait_for_carriers(&self) -> io::Result<()> {
+    /// Waits until each host has so many interfaces of names that begin so, with a carrier.
+    pub fn wait_for_carriers(&self, name: &str, count: usize) -> io::Result<()> {
+        let name = format!(" {name}");
         let start = Instant::now();
         for host in &self.hosts {
             loop {
                 // One line for each interface: its number, its name and its state. A carrier alone
                 // is not enough: getifaddrs tells of IFF_RUNNING once the state has followed it.
                 let up = host.call(&["ip", "-oneline", "link", "show", "up"], "")?;
-                let ready = up.lines().filter(|l| l.contains(" rail") && l.contains("state UP"));
-                if ready.count() == self.rails {
+                let ready = up.lines().filter(|l| l.contains(&name) && l.contains("state UP"));
+                if ready.count() == count {
                     break;
                 }
                 if start.elapsed() > CARRIER {

@@ -61,7 +61,8 @@ mod tests {
     use super::*;
 
     fn rails(fabrics: &[u64]) -> Vec<RailAddress> {
-        let rail = |fabric: &u64| RailAddress { fabric: *fabric, address: vec![1] };
+        let rail =
+            |fabric: &u64| RailAddress { fabric: *fabric, address: vec![1], name: String::new() };
         fabrics.iter().map(rail).collect()
     }
 
@@ -116,7 +117,7 @@ mod tests {
     fn unknown_senders_are_listed() {
         let local = rails(&[7, 7]);
         let peer = |pe: u8| {
-            let rail = |at| RailAddress { fabric: 7, address: vec![pe, at] };
+            let rail = |at| RailAddress { fabric: 7, address: vec![pe, at], name: String::new() };
             Addresses((0..3).map(rail).collect())
         };
         let peers: Vec<Addresses> = (0..4).map(peer).collect();

@@ -24,7 +24,7 @@ pub const HELLO_BYTES: usize = 400;
 pub const MAX_ADDRESS: usize = 512;
 
 /// Ends with the versions of messages, handles and this record: other builds are refused.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 9];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 10];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;
@@ -32,15 +32,19 @@ const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
 const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 
-/// Bytes before an address: hash of the fabric's name, length of the address.
-const ADDRESS_HEAD: usize = 10;
+/// Longest name of a rail in a record, which is cut.
+pub const NAME_BYTES: usize = 64;
+
+/// Bytes before an address: hash of the fabric's name, name of the rail, length of the address.
+const ADDRESS_HEAD: usize = LEN_AT + 2;
+const LEN_AT: usize = 8 + NAME_BYTES;
 
 /// Step of a PE's set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetupStep {
     /// The PE has opened its rails, or failed to.
     Open,
-    /// The PE has inserted all addresses, or failed to.
+    /// The PE has inserted all addresses and proved its rails, or failed to.
     Ready,
 }
 
@@ -59,6 +63,8 @@ pub struct Hello {
     pub longest_message: u16,
     /// Length of its longest address in bytes.
     pub longest_address: u16,
+    /// Number of peers from which it has not heard over all rails.
+    pub unheard: u16,
     /// Reason that it cannot continue, cut to fit. None if it can.
     pub failure: Option<String>,
     /// Its share of the job's cookie.
@@ -109,6 +115,7 @@ impl Hello {
         bytes[10] = self.rails;
         bytes[11] = self.immediate_data;
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.unheard.to_le_bytes());
         bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
         bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
         put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
@@ -127,7 +134,7 @@ impl Hello {
         let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
         let sound = bytes[0..8] == MAGIC
             && bytes[9] <= 1
-            && bytes[14..18] == [0; 4]
+            && bytes[14..16] == [0; 2]
             && usize::from(bytes[10]) <= MAX_RAILS
             && matches!(bytes[11], 0 | 4 | 8)
             && usize::from(longest_address) <= MAX_ADDRESS
@@ -139,6 +146,7 @@ impl Hello {
             immediate_data: bytes[11],
             longest_message,
             longest_address,
+            unheard: u16::from_le_bytes([bytes[16], bytes[17]]),
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
             share: bytes[SHARE_AT..PROVIDER_AT].try_into().unwrap_or_default(),
         })
@@ -189,6 +197,8 @@ pub struct RailAddress {
     pub fabric: u64,
     /// The address, in the provider's format.
     pub address: Vec<u8>,
+    /// Name for users, with the host's.
+    pub name: String,
 }
 
 /// Addresses of a PE's rails, in rail order.
@@ -222,8 +232,11 @@ impl Addresses {
     /// Encodes this PE's record.
     pub fn encode(&self, hellos: &[Hello]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::record_bytes(hellos));
-        for RailAddress { fabric, address } in &self.0 {
+        for RailAddress { fabric, address, name } in &self.0 {
             bytes.extend_from_slice(&fabric.to_le_bytes());
+            let mut text = [0; NAME_BYTES];
+            put_text(&mut text, name);
+            bytes.extend_from_slice(&text);
             bytes.extend_from_slice(&(address.len() as u16).to_le_bytes());
             bytes.extend_from_slice(address);
         }
@@ -254,13 +267,14 @@ impl Addresses {
         for _ in 0..rails {
             let (head, rest) = record.split_at_checked(ADDRESS_HEAD)?;
             let fabric = u64::from_le_bytes(head[0..8].try_into().ok()?);
-            let len = usize::from(u16::from_le_bytes([head[8], head[9]]));
+            let len = usize::from(u16::from_le_bytes([head[LEN_AT], head[LEN_AT + 1]]));
             let (address, rest) = rest.split_at_checked(len)?;
             // Empty means padding: the PE has fewer rails than its hello says.
             if len == 0 || len > MAX_ADDRESS {
                 return None;
             }
-            addresses.push(RailAddress { fabric, address: address.to_vec() });
+            let name = text(&head[8..LEN_AT]);
+            addresses.push(RailAddress { fabric, address: address.to_vec(), name });
             record = rest;
         }
         Some(Self(addresses))
@@ -308,13 +322,14 @@ mod tests {
             immediate_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
             longest_address: 16,
+            unheard: 0,
             failure: None,
             share: *b"0123456789abcdef",
         }
     }
 
     fn rail(fabric: u64, address: &[u8]) -> RailAddress {
-        RailAddress { fabric, address: address.to_vec() }
+        RailAddress { fabric, address: address.to_vec(), name: format!("eth{fabric}") }
     }
 
     #[test]
@@ -358,8 +373,7 @@ mod tests {
             [hello().encode(), with(6, MAGIC[6] ^ 1 << 4)],
             [hello().encode(), with(11, 2)],
             [hello().encode(), with(14, 3)],
-            [hello().encode(), with(16, 2)],
-            [hello().encode(), with(17, 2)],
+            [hello().encode(), with(15, 2)],
         ];
         for records in cases {
             let error = Hello::agree(SetupStep::Open, &records.concat()).unwrap_err();
@@ -395,13 +409,18 @@ mod tests {
 
     #[test]
     fn address_lengths_are_bounded() {
-        let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
+        let most = Hello {
+            rails: MAX_RAILS as u8,
+            longest_address: MAX_ADDRESS as u16,
+            unheard: 0x102,
+            ..hello()
+        };
         assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
         let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most };
         assert_eq!(Hello::decode(&more.encode()), None);
         assert!(Addresses(vec![rail(1, &[0; MAX_ADDRESS + 1])]).longest().is_err());
         let mut longer = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
-        longer[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
+        longer[LEN_AT..ADDRESS_HEAD].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
         assert!(Addresses::decode(&longer, 1).is_none());
     }
 }

@@ -7,5 +7,6 @@ pub mod handle;
 pub mod handshake;
 pub mod immediate;
 pub mod message;
+pub mod probe;
 pub mod seal;
 pub mod staging;

@@ -123,7 +123,7 @@ impl Seal {
     }
 
     /// Returns the PE whose messages are sealed.
-    pub(crate) fn me(&self) -> Pe {
+    pub fn me(&self) -> Pe {
         self.me
     }
 

@@ -183,7 +183,8 @@ fn reason_against(
         if let Some(reason) = interface_reason(device) {
             return Some(String::from(reason));
         }
-        if has_ipv4 && device.ip.is_some_and(|ip| ip.is_ipv6()) {
+        // A link-local address of IPv6 holds with an interface's number, which its peers lack.
+        if device.ip.is_some_and(|ip| ip.is_ipv6() && (has_ipv4 || is_link_local(ip))) {
             return Some(String::from("IPv6; name the address in NVSHMEM_LIBFABRIC_DEVICES"));
         }
     }
@@ -339,6 +340,7 @@ mod tests {
             device("wg0", "10.8.0.1"),
             device("eth2", "169.254.7.7"),
             device("eth0", "fd00::2"),
+            device("eth3", "fe80::3"),
             device("docker0", "172.17.0.1"),
         ];
         // Without IPv4 but of these, IPv6 is used.
