@@ -24,7 +24,11 @@ use engine::thread_wait::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
+/// Longest collecting of operations whose device copies go together.
 const COLLECTING: Duration = Duration::from_micros(5);
+
+/// Longest collecting of any operations, however long an iteration takes.
+const MAX_COLLECTING: Duration = Duration::from_micros(50);
 
 const LET_GO: Duration = Duration::from_secs(1);
 
@@ -47,8 +51,45 @@ pub(super) struct State {
     requests: Requests,
     pub(super) regions: Regions,
     calls: u64,
-    /// Start of the passes that bring operations for one batch, and the block of the latest.
-    collecting: Option<(Instant, BlockId)>,
+    passes: Passes,
+}
+
+/// Passes of NCCL's proxy thread that bring operations, for which the lane's iteration waits: NCCL
+/// hands over one operation of each queue in a pass, and an iteration that stores a word of a
+/// device, or starts a copy, takes longer than many passes.
+#[derive(Debug, Default)]
+struct Passes {
+    /// Whether an operation was started since the last call for progress.
+    started: bool,
+    /// Start of the first of them, and the block of the latest.
+    since: Option<(Instant, BlockId)>,
+    /// Twice what the last iteration took that moved something.
+    worth: Duration,
+}
+
+impl Passes {
+    /// Returns true if the lane waits for the next pass, after one over a block. `takes_more`: the
+    /// lane collects short operations on memory of devices.
+    fn collect(&mut self, block: BlockId, takes_more: bool, now: impl FnOnce() -> Instant) -> bool {
+        let is_fresh = std::mem::take(&mut self.started) || takes_more;
+        if !is_fresh && self.since.is_none_or(|(_, latest)| latest == block) {
+            // This pass has brought no operation.
+            self.since = None;
+            return false;
+        }
+        let now = now();
+        let (since, latest) = self.since.unwrap_or((now, block));
+        // Passes over other blocks do not count.
+        self.since = Some((since, if is_fresh { block } else { latest }));
+        let most = if takes_more { COLLECTING.max(self.worth) } else { self.worth };
+        now.duration_since(since) < most
+    }
+
+    /// Begins anew after an iteration. `took`: the time of one that moved something.
+    fn iterated(&mut self, took: Option<Duration>) {
+        self.since = None;
+        self.worth = took.map_or(self.worth, |took| MAX_COLLECTING.min(2 * took));
+    }
 }
 
 /// Names a block of contexts of a group.
@@ -88,7 +129,7 @@ impl Shared {
             requests: Requests::new(ranks),
             regions: Regions::default(),
             calls: 0,
-            collecting: None,
+            passes: Passes::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -199,7 +240,8 @@ impl Shared {
     ) -> Result<RequestId, NcclError> {
         self.check()?;
         let mut state = self.lock();
-        let State { job, requests, regions, .. } = &mut *state;
+        let State { job, requests, regions, passes, .. } = &mut *state;
+        passes.started = true;
         self.with_lane(job.as_deref(), |lane| {
             let (request, batch) = requests.begin(lane, rank, put);
             let before = lane.enter_batch(batch);
@@ -279,7 +321,7 @@ impl Shared {
     }
 
     /// Makes progress for NCCL, after a pass over a block of contexts. Defers it to the next pass
-    /// while passes bring operations that are faster in one batch of device copies.
+    /// while passes bring operations, for no longer than an iteration is worth.
     pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();
@@ -292,19 +334,9 @@ impl Shared {
     }
 
     fn collects(&self, state: &mut State, block: BlockId) -> bool {
-        let State { job, collecting, .. } = state;
-        let Ok(takes_more) = self.with_lane(job.as_deref(), |lane| lane.is_collecting()) else {
-            return false;
-        };
-        if takes_more {
-            let since = collecting.map_or_else(Instant::now, |(since, _)| since);
-            *collecting = Some((since, block));
-        } else if collecting.is_some_and(|(_, latest)| latest == block) {
-            // This pass has brought no operation.
-            *collecting = None;
-        }
-        // Passes over other blocks do not count.
-        collecting.is_some_and(|(since, _)| since.elapsed() < COLLECTING)
+        let State { job, passes, .. } = state;
+        let is_collecting = self.with_lane(job.as_deref(), |lane| lane.is_collecting());
+        is_collecting.is_ok_and(|takes_more| passes.collect(block, takes_more, Instant::now))
     }
 
     /// Counts NCCL's progress for the helper. Under the lock.
@@ -324,13 +356,14 @@ impl Shared {
     }
 
     fn iterate(&self, state: &mut State) -> Result<bool, NcclError> {
-        state.collecting = None;
-        let State { job, requests, .. } = state;
+        let State { job, requests, passes, .. } = state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
         };
+        let begun = Instant::now();
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
+        passes.iterated(matches!(moved, Ok(true)).then(|| begun.elapsed()));
         let failure = self.with_lane(job.as_deref(), |lane| {
             requests.iterated(lane);
             lane.failure().cloned()
@@ -409,4 +442,34 @@ fn atomic<'a>(
     let (op, width) = (AtomicOp::SignalAdd, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand, compare: 0 };
     Ok(AtomicRequest { pe: Pe(rank), remote_handle, remote_addr, atomic, result: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_wait_as_long_as_worth() {
+        let (one, other, start) = (BlockId(1), BlockId(2), Instant::now());
+        let at = |us| move || start + Duration::from_micros(us);
+        let mut passes = Passes::default();
+        let pass = |passes: &mut Passes, block, started, takes_more, us| {
+            passes.started = started;
+            passes.collect(block, takes_more, at(us))
+        };
+        assert!(!pass(&mut passes, one, true, false, 0), "nothing is known of iterations");
+        passes.iterated(Some(Duration::from_micros(10)));
+        assert!(pass(&mut passes, one, true, false, 1) && pass(&mut passes, one, true, false, 20));
+        assert!(pass(&mut passes, other, false, false, 20), "another block's pass");
+        assert!(!pass(&mut passes, one, true, false, 21), "the first has waited for 20 us");
+        passes.iterated(None);
+        assert!(pass(&mut passes, one, true, false, 30));
+        assert!(!pass(&mut passes, one, false, false, 31), "it brings nothing");
+        passes.iterated(Some(Duration::from_micros(1)));
+        assert!(pass(&mut passes, one, true, false, 42) && pass(&mut passes, one, true, true, 44));
+        assert!(!pass(&mut passes, one, true, false, 44), "2 us are enough for words of the host");
+        passes.iterated(Some(Duration::from_millis(1)));
+        assert!(pass(&mut passes, one, true, false, 50));
+        assert!(!pass(&mut passes, one, true, false, 100), "50 us at most");
+    }
 }

@@ -143,8 +143,10 @@ fn waiting_puts_keep_their_memory() {
     }
     job.until_quiet(0, 1);
     job.lane(0).check_unused(from, TOKENS * LEN).unwrap();
-    (0..3).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
-    assert!(job.lane(0).is_collecting(), "others may follow");
+    for follow in [false, true] {
+        (0..3).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
+        assert_eq!(job.lane(0).is_collecting(), follow, "others may follow, but for the first");
+    }
 }
 
 #[test]

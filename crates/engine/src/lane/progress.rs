@@ -30,7 +30,8 @@ impl<P: Port> Lane<P> {
     /// short ones on staged memory share a copy.
     #[inline]
     pub fn is_collecting(&mut self) -> bool {
-        self.staging.is_collecting()
+        let Self { staging, core, .. } = self;
+        staging.is_collecting(|| core.port.now())
     }
 
     /// Makes one progress iteration, whatever has failed before.

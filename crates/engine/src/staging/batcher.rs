@@ -7,45 +7,52 @@
 /// Maximum number of operations of a batch.
 const MAX_OPERATIONS: u32 = 32;
 
-/// Queries without an operation after which arrivals no longer count as back to back.
-const IDLE_QUERIES: u32 = 4;
+/// Nanoseconds without an operation after which a batch is started: kernels queue one in about
+/// half of that.
+const PAUSE: u64 = 1_000;
 
-#[derive(Debug)]
+/// Nanoseconds without an operation after which arrivals no longer count as back to back.
+const IDLE: u64 = 5_000;
+
+#[derive(Debug, Default)]
 pub(super) struct Batcher {
     /// Operations in the batch, and those since the last query.
     operations: u32,
     fresh: u32,
-    /// Queries since the last operation.
-    idle_queries: u32,
-}
-
-impl Default for Batcher {
-    fn default() -> Self {
-        Self { operations: 0, fresh: 0, idle_queries: IDLE_QUERIES }
-    }
+    /// Time of the query that saw the last operation, until that is [`IDLE`] ago.
+    latest: Option<u64>,
 }
 
 impl Batcher {
     pub(super) fn add_operation(&mut self) {
-        if self.idle_queries < IDLE_QUERIES {
-            self.operations += 1;
-            self.fresh += 1;
-        }
-        self.idle_queries = 0;
+        self.fresh += 1;
     }
 
-    /// Returns true if the next iteration should wait for more operations.
+    /// Returns true if the next iteration should wait for more operations. The clock is read only
+    /// while or shortly after operations arrive.
     #[inline]
-    pub(super) fn keep_collecting(&mut self) -> bool {
-        if self.idle_queries >= IDLE_QUERIES {
+    pub(super) fn keep_collecting(&mut self, now: impl FnOnce() -> u64) -> bool {
+        let fresh = std::mem::take(&mut self.fresh);
+        if fresh == 0 && self.latest.is_none() {
             return false;
         }
-        if std::mem::take(&mut self.fresh) != 0 && self.operations < MAX_OPERATIONS {
+        let now = now();
+        let pause = self.latest.map_or(IDLE, |latest| now.saturating_sub(latest));
+        if fresh > 0 {
+            self.latest = Some(now);
+            // One that comes alone is started at once.
+            if pause < IDLE {
+                self.operations += fresh;
+            }
+        } else if pause >= IDLE {
+            self.latest = None;
+        }
+        let is_open = (1..MAX_OPERATIONS).contains(&self.operations);
+        if is_open && (fresh > 0 || pause < PAUSE) {
             return true;
         }
         // The iteration runs now, and starts what was collected.
         self.operations = 0;
-        self.idle_queries += 1;
         false
     }
 }
@@ -57,25 +64,32 @@ mod tests {
     #[test]
     fn single_operations_do_not_wait() {
         let mut batcher = Batcher::default();
-        for _ in 0..10 {
+        for number in 1..10 {
             batcher.add_operation();
-            (0..IDLE_QUERIES).for_each(|_| assert!(!batcher.keep_collecting()));
+            for later in [0, 1, IDLE - 1] {
+                assert!(!batcher.keep_collecting(|| number * IDLE + later));
+            }
         }
+        assert!(!batcher.keep_collecting(|| 11 * IDLE));
+        assert!(!batcher.keep_collecting(|| panic!("idle, it needs no clock")));
     }
 
     #[test]
-    fn batch_ends_when_full_or_idle() {
+    fn batch_ends_when_full_or_paused() {
         let mut batcher = Batcher::default();
         batcher.add_operation();
+        assert!(!batcher.keep_collecting(|| 0));
         for _ in 0..3 {
-            for _ in 1..MAX_OPERATIONS {
+            for at in 1..u64::from(MAX_OPERATIONS) {
                 batcher.add_operation();
-                assert!(batcher.keep_collecting());
+                assert!(batcher.keep_collecting(|| at));
             }
             batcher.add_operation();
-            assert!(!batcher.keep_collecting());
+            assert!(!batcher.keep_collecting(|| u64::from(MAX_OPERATIONS)), "full");
         }
-        (0..2).for_each(|_| batcher.add_operation());
-        assert!(batcher.keep_collecting() && !batcher.keep_collecting());
+        let last = u64::from(MAX_OPERATIONS) + IDLE - 1;
+        batcher.add_operation();
+        assert!(batcher.keep_collecting(|| last) && batcher.keep_collecting(|| last + PAUSE - 1));
+        assert!(!batcher.keep_collecting(|| last + PAUSE), "paused");
     }
 }

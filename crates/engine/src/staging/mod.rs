@@ -415,8 +415,8 @@ impl Staging {
     }
 
     #[inline]
-    pub(crate) fn is_collecting(&mut self) -> bool {
-        self.batcher.keep_collecting()
+    pub(crate) fn is_collecting(&mut self, now: impl FnOnce() -> u64) -> bool {
+        self.batcher.keep_collecting(now)
     }
 
     /// Returns the time of the last progress, in the watchdog's units.
