@@ -6,8 +6,7 @@
 #          PYTORCH_TESTS (test/distributed of PyTorch), NVSHMEM4PY_TESTS (nvshmem4py/test of
 #          NVSHMEM), DEEPEP (a built tree of DeepEP V1), PPLX (csrc of pplx-kernels, which is built)
 # peers    this transport and NCCL between two GPUs, by turns
-# nccl     programs of NCCL's RMA and GIN; EXAMPLES is then docs/examples of NCCL's source tree, and
-#          TESTS a tree of nccl-tests
+# nccl     programs of NCCL's RMA and GIN; EXAMPLES is then NCCL's docs/examples, TESTS nccl-tests
 # NVSHMEM, NCCL  a prefix with include and lib; without, pip's for python3
 # CUDA, ARCHS    the toolkit, and compute capabilities: "80 90"
 # PERFTEST, EXAMPLES  directories of NVSHMEM's source tree, whose programs are run as well
@@ -64,6 +63,7 @@ case $what in
 nccl)
     built nccl/Makefile . NCCL="$library" programs ${EXAMPLES:+EXAMPLES="$(realpath "$EXAMPLES")" examples} \
         ${TESTS:+TESTS="$(realpath "$TESTS")" tests} || echo "some do not build with $library: see above" >&2
+    cp "$here"/clients/{pe.py,nccl-ep} "$build/"
     exec "${run[@]}" --nccl "$library" --programs "$build" "$@"
     ;;
 clients)

@@ -93,17 +93,18 @@ pub(crate) const PPLX: &[Example] = &[
 pub(crate) fn deadline(program: &str) -> u64 {
     match program {
         "pytorch-tests" => 3600,
-        "nvshmem4py-tests" | "deepep-tests" => 900,
+        "nvshmem4py-tests" | "deepep-tests" | "nccl-ep" => 900,
         _ => 120,
     }
 }
 
-/// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of
-/// nccl-tests' device API.
+/// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, the all-to-all of
+/// nccl-tests' device API, and `clients/nccl-ep`.
 pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),
     example("gin-times", "", ""),
+    Example { gpus: Gpus::Own, ..example("nccl-ep", "", "") },
     example("02_alltoall_gin", "", "Pure GIN AlltoAll result: PASSED"),
     example("03_alltoall_hybrid", "", "Hybrid AlltoAll result: PASSED"),
     Example {
