@@ -37,6 +37,7 @@ use crate::staging::batcher::Batcher;
 use crate::staging::bounce::{BounceBuffer, Pool};
 use crate::staging::get::StagedGet;
 use crate::staging::receive::StagedReceive;
+use crate::staging::records::Record;
 use crate::staging::send::StagedSend;
 pub(crate) use crate::staging::values::Joined;
 use crate::staging::values::ValueRuns;
@@ -187,6 +188,8 @@ pub(crate) struct Staging {
     signalled: Vec<u32>,
     batch: Vec<TaggedCopy>,
     steps: Vec<OrderedStep>,
+    /// Lists of transfers that have ended, for the next ones.
+    spare: Vec<Vec<Record>>,
     batcher: Batcher,
     values: ValueRuns,
     last_progress: u32,
@@ -305,6 +308,13 @@ impl Staging {
                 Token::Receive(index) => self.start_read(index, buffer),
                 Token::Get(_) => {}
             }
+        }
+    }
+
+    fn reuse(&mut self, mut list: Vec<Record>) {
+        if self.spare.len() < MAX_IN_FLIGHT as usize {
+            list.clear();
+            self.spare.push(list);
         }
     }
 

@@ -125,7 +125,7 @@ impl Staging {
             len,
             buffer: None,
             state: ReceiveState::Waiting,
-            records: Vec::new(),
+            records: self.spare.pop().unwrap_or_default(),
             is_unordered: false,
             pending: 0,
         })
@@ -507,7 +507,8 @@ impl Staging {
 
     pub(super) fn end_receive<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(receive) = self.receives.remove(index) else { return };
-        let StagedReceive { pe, origin, buffer, .. } = receive;
+        let StagedReceive { pe, origin, buffer, records, .. } = receive;
+        self.reuse(records);
         self.release_buffer(pe, CopyDirection::In, buffer);
         match origin {
             Ok(_) => core.channel(pe).reads -= 1,

@@ -1,7 +1,7 @@
 //! Records: several puts and signals that share a bounce buffer and a message. A *section* of the
 //! list is an ordered record, or the first, with the unordered ones after it.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use crate::atomic::Atomic;
 use crate::port::copies::MAX_WORDS;
@@ -62,51 +62,97 @@ fn words(records: &[Record]) -> usize {
     records.iter().filter(|record| record.signal.is_some()).count()
 }
 
-/// Appends a record if the list with it fits `max_bytes`. Returns whether it did.
-pub(super) fn add(records: &mut Vec<Record>, record: Record, max_bytes: usize) -> bool {
-    let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
-    let repeats = records.iter().rev().take(LATEST).any(|other| same(&other));
-    let record = Record { repeats, ..record };
-    // A signal joins the put right before it, unless the section already has signals.
-    let begin = records.iter().rposition(|record| record.is_ordered).unwrap_or(0);
-    let is_free = record.len == 0 && words(&records[begin..]) == 0;
-    if is_free && fits_with(records, None, max_bytes) {
-        if let Some(last) = records.last_mut() {
-            last.signal = record.signal;
-            return true;
-        }
-    }
-    let fits = fits_with(records, Some(&record), max_bytes);
-    if fits {
-        records.push(record);
-    }
-    fits
+/// The records of a send, and what they add up to: a list is added to with each operation.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    list: Vec<Record>,
+    /// Bytes of the puts, each padded: their order in the buffer is not known before
+    /// [`arrange`](Self::arrange).
+    bytes: usize,
+    words: usize,
+    /// Signals of the last section.
+    section_words: usize,
+    is_ordered: bool,
 }
 
-/// Returns true if the list may have another record; another signal if `another` is None.
-fn fits_with(records: &[Record], another: Option<&Record>, max_bytes: usize) -> bool {
-    let count = records.len() + usize::from(another.is_some());
-    let all = || records.iter().chain(another);
-    let words = words(records) + another.map_or(1, |record| usize::from(record.signal.is_some()));
-    let is_list_ordered = another.is_none() || all().any(|record| record.is_ordered);
-    // Every put padded: the order in the buffer is not known before `arrange`.
-    let bytes: usize = all().filter(|record| record.has_bytes()).map(padded_len).sum();
-    count <= MAX_RECORDS
-        && (!is_list_ordered || words <= MAX_WORDS)
-        && bytes + (count * RECORD).next_multiple_of(ALIGN) <= max_bytes
+impl Deref for Records {
+    type Target = [Record];
+
+    fn deref(&self) -> &[Record] {
+        &self.list
+    }
+}
+
+impl Records {
+    /// Makes a list of one record, whatever its length, in an empty one.
+    pub(super) fn of(record: Record, list: Vec<Record>) -> Self {
+        let mut records = Self { list, ..Self::default() };
+        records.push(record);
+        records
+    }
+
+    pub(super) fn into_list(self) -> Vec<Record> {
+        self.list
+    }
+
+    /// Appends a record if the list with it fits `max_bytes`. Returns whether it did.
+    pub(super) fn add(&mut self, record: Record, max_bytes: usize) -> bool {
+        let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
+        let repeats = self.list.iter().rev().take(LATEST).any(|other| same(&other));
+        let record = Record { repeats, ..record };
+        // A signal joins the put right before it, unless the section already has signals.
+        let is_free = record.len == 0 && self.section_words == 0;
+        if is_free && self.fits(None, max_bytes) {
+            if let Some(last) = self.list.last_mut() {
+                last.signal = record.signal;
+                (self.words, self.section_words) = (self.words + 1, 1);
+                return true;
+            }
+        }
+        let fits = self.fits(Some(&record), max_bytes);
+        if fits {
+            self.push(record);
+        }
+        fits
+    }
+
+    fn push(&mut self, record: Record) {
+        let words = usize::from(record.signal.is_some());
+        self.section_words = if record.is_ordered { words } else { self.section_words + words };
+        (self.words, self.is_ordered) = (self.words + words, self.is_ordered || record.is_ordered);
+        self.bytes += padded_len(&record);
+        self.list.push(record);
+    }
+
+    /// Returns true if the list may have another record; another signal if `another` is None.
+    fn fits(&self, another: Option<&Record>, max_bytes: usize) -> bool {
+        let count = self.list.len() + usize::from(another.is_some());
+        let words = self.words + another.map_or(1, |record| usize::from(record.signal.is_some()));
+        let is_ordered = self.is_ordered || another.is_none_or(|record| record.is_ordered);
+        let bytes = self.bytes + another.map_or(0, padded_len);
+        count <= MAX_RECORDS
+            && (!is_ordered || words <= MAX_WORDS)
+            && bytes + (count * RECORD).next_multiple_of(ALIGN) <= max_bytes
+    }
+
+    /// Places the puts in the buffer, as [`arrange`] does.
+    pub(super) fn arrange(&mut self) -> usize {
+        arrange(&mut self.list)
+    }
 }
 
 fn padded_len(record: &Record) -> usize {
-    record.len.next_multiple_of(ALIGN)
+    if record.has_bytes() { record.len.next_multiple_of(ALIGN) } else { 0 }
 }
 
 pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
-    fits_with(&[], Some(&Record::put(0, len, RegionAddr { region: 0, offset: 0 })), max_bytes)
+    let put = Record::put(0, len, RegionAddr { region: 0, offset: 0 });
+    Records::default().fits(Some(&put), max_bytes)
 }
 
 /// Sorts each section by destination, signals alone last, and assigns the puts their offsets in the
 /// buffer. Returns the end of the last put. A single record is at 0 and has no list.
-pub(super) fn arrange(records: &mut [Record]) -> usize {
+fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.offset = 0;
         return record.len;
@@ -189,8 +235,8 @@ mod tests {
                 Record { signal, is_ordered, ..Record::put(100 * number + 1, 4, to(0)) }
             };
             assert_eq!(are_ordered(&[record(0)]), has_signals, "one alone");
-            let mut records = Vec::new();
-            let added = (0..).take_while(|at| add(&mut records, record(*at), 1 << 16)).count();
+            let mut records = Records::default();
+            let added = (0..).take_while(|at| records.add(record(*at), 1 << 16)).count();
             assert_eq!((added, are_ordered(&records)), (most, is_ordered));
             assert_eq!(check(&records), Ok(()), "the peer takes what is sent");
         }

@@ -11,7 +11,7 @@ use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
 use crate::staging::bounce::BounceBuffer;
-use crate::staging::records::{Record, arrange};
+use crate::staging::records::{Record, Records};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
@@ -48,7 +48,7 @@ pub(super) struct StagedSend {
     pub(super) pe: Pe,
     pub(super) to: SendTarget,
     pub(super) state: SendState,
-    pub(super) records: Vec<Record>,
+    pub(super) records: Records,
     /// Bytes in the buffer.
     pub(super) len: usize,
     /// Region that the peer reads from instead of a buffer.
@@ -124,7 +124,7 @@ impl Staging {
             pe,
             to: SendTarget::Get(get, seq),
             state: if is_inline { SendState::Outgoing(0) } else { SendState::Waiting },
-            records: vec![Record::put(location.addr, len, from)],
+            records: Records::of(Record::put(location.addr, len, from), Vec::new()),
             len,
             region: None,
             buffer: None,
@@ -147,12 +147,12 @@ impl Staging {
         let pe = send.pe;
         // No order group counts replies: the watchdog reads this while the buffer is in use.
         core.peers.get_mut(pe).replies_owed += u32::from(!send.is_own());
-        send.len = arrange(&mut send.records);
+        send.len = send.records.arrange();
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
         let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
         let mut written = 0;
         if send.records.len() > 1 {
-            for record in &send.records {
+            for record in &*send.records {
                 list[written..written + RECORD].copy_from_slice(&record.wire().encode());
                 written += RECORD;
             }
@@ -390,7 +390,8 @@ impl Staging {
 
     pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(send) = self.sends.remove(index) else { return };
-        let StagedSend { pe, counts, buffer, state, .. } = send;
+        let StagedSend { pe, counts, buffer, state, records, .. } = send;
+        self.reuse(records.into_list());
         self.release_buffer(pe, CopyDirection::Out, buffer);
         match state {
             SendState::Sent(_) => {}

@@ -13,7 +13,7 @@ use crate::op::{Attempt, Op, OpKind, Outcome, SignalProtocol, WordOp};
 use crate::port::{Direction, Port};
 use crate::regions::Region;
 use crate::request::{LocalSide, Request};
-use crate::staging::records::{Record, add, fits_alone};
+use crate::staging::records::{Record, Records, fits_alone};
 use crate::staging::send::{SendState, SendTarget, StagedSend};
 use crate::staging::{MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleError, HandleView};
@@ -177,7 +177,7 @@ impl Staging {
                 pe,
                 to,
                 state,
-                records: vec![record],
+                records: Records::of(record, self.spare.pop().unwrap_or_default()),
                 len,
                 region,
                 buffer: None,
@@ -313,7 +313,7 @@ impl Staging {
             return false;
         }
         let record = Record { is_ordered, ..record };
-        if !add(&mut send.records, record, send.max_bytes) {
+        if !send.records.add(record, send.max_bytes) {
             return false;
         }
         if is_ordered {
