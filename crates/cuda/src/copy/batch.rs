@@ -39,7 +39,6 @@ struct Piece {
     len: usize,
     /// Identity of the page-locked memory, of the range, and index of the allocation in the range.
     origin: (usize, usize, usize),
-    /// Whether it may be cut into rows.
     rows: bool,
     /// Whether it may be submitted in one call with others.
     together: bool,
@@ -82,7 +81,6 @@ pub(super) struct Submitted {
 /// Submits batches to a stream: the operations queued for one call, and the call's arguments.
 #[derive(Debug)]
 pub(super) struct BatchSubmitter {
-    /// Whether the driver takes several copies in one call.
     takes_batches: bool,
     pub(super) rows: bool,
     direction: Direction,

@@ -81,9 +81,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl CopyEngine {
     /// Creates an engine. May wait for all work on the device.
-    ///
-    /// # Errors
-    /// The driver's, such as a lack of page-locked memory.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let word = PinnedMemory::new(context, progress::BYTES)?;
@@ -116,7 +113,6 @@ impl CopyEngine {
         self.queue.rows = rows;
     }
 
-    /// Returns the stream's context.
     pub fn context(&self) -> &Arc<Context> {
         self.stream.context()
     }
@@ -156,9 +152,6 @@ impl CopyEngine {
     /// Starts a batch, in which each operation but an unordered copy follows all before it. All
     /// copies are in one direction and of [held](Self::hold) memory; the stream can store the words
     /// ([`Self::word_stores`]).
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub(crate) fn start_batch<'a>(
         &mut self,
         number: u32,

@@ -11,19 +11,15 @@ use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
 use ::engine::port::PortError;
 
-/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the host to the device.
     ToDevice,
-    /// From the device to the host.
     FromDevice,
 }
 
 /// A copy between a range of a device and page-locked memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
-    /// Direction.
     pub direction: Direction,
     /// Device side: a range that the driver reaches.
     pub range: &'a DeviceRange,
@@ -80,7 +76,6 @@ pub(crate) enum StreamOp<'a> {
 /// Reason why nothing was started.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum CopyError {
     /// Poll, and try again.
     #[error("as many copies are under way as the engine takes")]

@@ -60,9 +60,6 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Retains the primary context of a device, which CUDA's runtime uses. Creates it if necessary,
     /// so call this only for a device that the program uses.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn primary(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         let number = device_number(driver, device)?;
         let mut raw = ptr::null_mut();
@@ -81,9 +78,6 @@ impl Context {
     /// takes device memory and some tenths of a second (see `docs/gpu.md`). It is never destroyed,
     /// which would wait for kernels of the program; if an error has broken it, another one replaces
     /// it. The thread's current context does not change.
-    ///
-    /// # Errors
-    /// The driver's, for example if device memory is exhausted.
     pub fn own(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         static OWN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
         // Also if poisoned: each change is one call.
@@ -124,7 +118,6 @@ impl Context {
         made.map(|()| Self::new(driver, raw, device, Origin::Own))
     }
 
-    /// Returns true if it was created by [`Self::own`].
     pub fn is_own(&self) -> bool {
         self.origin == Origin::Own
     }
@@ -149,9 +142,6 @@ impl Context {
     }
 
     /// Returns the context that is bound on this thread, if any.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn current(driver: &'static Driver) -> Result<Option<Arc<Self>>, CudaError> {
         let (mut raw, mut number) = (ptr::null_mut(), 0);
         // SAFETY: a pointer to the handle. A process that has not started CUDA has none.
@@ -165,12 +155,10 @@ impl Context {
         Self::owner(driver, raw, Ordinal(number)).map(Some)
     }
 
-    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// Returns its device.
     pub fn device(&self) -> Ordinal {
         self.device
     }
@@ -189,9 +177,6 @@ impl Context {
     ///
     /// Meanwhile this thread's calls neither fail nor invalidate the capture while the program
     /// captures a graph on any thread: CUDA cannot know that they do not touch its streams.
-    ///
-    /// # Errors
-    /// The driver's, for example if the context was destroyed.
     #[inline]
     pub fn bind(&self) -> Result<Bound<'_>, CudaError> {
         let mut current = ptr::null_mut();

@@ -39,7 +39,6 @@ pub struct Attributes {
     pub gpudirect_rdma: bool,
     /// Whether a NIC can read and write mappings of the VMM interface.
     pub gpudirect_rdma_vmm: bool,
-    /// Ordering of a NIC's writes.
     pub writes_ordering: WritesOrdering,
     /// Whether [`flush_writes`] works on the host.
     pub flush_on_host: bool,
@@ -53,7 +52,6 @@ pub struct Attributes {
     pub host_numa_node: i32,
 }
 
-/// A device.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     driver: &'static Driver,
@@ -63,9 +61,6 @@ pub struct Device {
 
 impl Device {
     /// Returns the number of devices that the process sees. CUDA must have been started.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn count(driver: &Driver) -> Result<i32, CudaError> {
         let mut count = 0;
         // SAFETY: a pointer to the number.
@@ -74,10 +69,6 @@ impl Device {
         Ok(count)
     }
 
-    /// Finds a device by its number.
-    ///
-    /// # Errors
-    /// The driver's, for example if there is no such device.
     pub fn new(driver: &'static Driver, ordinal: Ordinal) -> Result<Self, CudaError> {
         Ok(Self { driver, ordinal, number: device_number(driver, ordinal)? })
     }
@@ -90,20 +81,14 @@ impl Device {
         (status == code::SUCCESS).then_some(Self { driver, ordinal: Ordinal(number), number })
     }
 
-    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// Returns its number.
     pub fn ordinal(&self) -> Ordinal {
         self.ordinal
     }
 
-    /// Returns its product name.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn name(&self) -> Result<String, CudaError> {
         let get = self.driver.api.cuDeviceGetName;
         // SAFETY: the buffer has the length given.
@@ -111,9 +96,6 @@ impl Device {
     }
 
     /// Returns its PCI address in the form that Linux uses: `0000:3b:00.0`.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn pci_address(&self) -> Result<String, CudaError> {
         let get = self.driver.api.cuDeviceGetPCIBusId;
         let text =
@@ -123,9 +105,6 @@ impl Device {
     }
 
     /// Returns the device's capabilities; those that the driver does not know are absent.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn attributes(&self) -> Result<Attributes, CudaError> {
         let yes = |which| Ok(self.attribute(which)?.unwrap_or(0) != 0);
         let number = |which| Ok(self.attribute(which)?.unwrap_or(0));

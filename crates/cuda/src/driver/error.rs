@@ -5,10 +5,8 @@ use thiserror::Error;
 use crate::driver::api::Status;
 use engine::port::PortError;
 
-/// Reason why there is no usable CUDA driver.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum LoadError {
     /// The process uses no GPU, so all its memory is host memory.
     #[error("no CUDA driver in this process: `{path}` is not loaded")]
@@ -21,19 +19,15 @@ pub enum LoadError {
     Symbol { path: String, symbol: &'static str },
 }
 
-/// A failed driver call.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{call} for {subject}: {name} ({code}): {text}")]
 pub struct CudaError {
-    /// The function.
     pub call: &'static str,
     /// Subject of the call: device, address, length.
     pub subject: String,
     /// The `CUresult`.
     pub code: u32,
-    /// The driver's name for the code.
     pub name: String,
-    /// The driver's text for the code.
     pub text: String,
 }
 

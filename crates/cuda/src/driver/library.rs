@@ -73,9 +73,6 @@ impl Driver {
 
     /// Loads the driver, for programs that need a GPU: tests, benchmarks, diagnosis. `path` may be
     /// a name for the dynamic loader.
-    ///
-    /// # Errors
-    /// The library is missing, or no supported driver.
     pub fn load(path: &str) -> Result<&'static Self, LoadError> {
         // SAFETY: loading runs the library's initialisers. A CUDA driver's have no demands on the
         // process; whoever names another file vouches for it.
@@ -86,16 +83,12 @@ impl Driver {
     }
 
     /// Starts CUDA (`cuInit`), for programs that need a GPU; the transport never does.
-    ///
-    /// # Errors
-    /// The driver's, for example if there are no devices.
     pub fn initialise(&self) -> Result<(), CudaError> {
         // SAFETY: takes a number, which has to be zero.
         let status = unsafe { (self.api.cuInit)(0) };
         self.check("cuInit", status, || String::from("this process"))
     }
 
-    /// Returns its version.
     pub fn version(&self) -> DriverVersion {
         self.version
     }

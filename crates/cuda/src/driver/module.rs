@@ -48,10 +48,6 @@ impl Module {
         Ok(Arc::new(Self { context: Arc::clone(context), raw }))
     }
 
-    /// Finds a kernel by name.
-    ///
-    /// # Errors
-    /// The driver's, if there is none.
     pub fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Kernel, CudaError> {
         const CALL: &str = "cuModuleGetFunction";
         let driver = self.context.driver();
@@ -77,7 +73,6 @@ impl Drop for Module {
     }
 }
 
-/// A kernel.
 #[derive(Debug)]
 pub struct Kernel {
     module: Arc<Module>,
@@ -93,9 +88,6 @@ unsafe impl Sync for Kernel {}
 impl Kernel {
     /// Launches it on a stream with one argument. [`Stream::is_idle`] reports its end and its
     /// error.
-    ///
-    /// # Errors
-    /// The driver's, for example if a block has too many threads.
     ///
     /// # Safety
     /// The kernel takes one argument of type `T`. Memory to which it points outlives the kernel.

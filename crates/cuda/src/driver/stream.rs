@@ -21,10 +21,6 @@ pub struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// Creates a stream in a context.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let driver = context.driver();
         let _bound = context.bind()?;
@@ -47,7 +43,6 @@ impl Stream {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Returns its context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }

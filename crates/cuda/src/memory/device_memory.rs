@@ -21,17 +21,11 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     /// Allocates `len` bytes. Their content is undefined.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
         Self::aligned(context, len, 1)
     }
 
     /// Allocates one GPU page.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn page(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::aligned(context, GPU_PAGE, GPU_PAGE)
     }

@@ -58,7 +58,6 @@ impl DmaBuf {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset })
     }
 
-    /// Returns the descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -50,9 +50,6 @@ pub struct DeviceHeap {
 
 impl DeviceHeap {
     /// Allocates at least `len` bytes on the device of a context, whose kernels reach them.
-    ///
-    /// # Errors
-    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` if memory is exhausted.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
         let device = Device::new(context.driver(), context.device())?;
         let mut refused = Vec::new();

@@ -36,9 +36,6 @@ impl PinnedMemory {
     }
 
     /// Page-locks the first `len` bytes of memory that other processes may also have mapped.
-    ///
-    /// # Errors
-    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` if no more memory can be locked.
     pub fn register(
         context: &Arc<Context>,
         memory: &Arc<SharedMemory>,
@@ -72,7 +69,6 @@ impl PinnedMemory {
         self.addr
     }
 
-    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len

@@ -56,7 +56,6 @@ impl fmt::Display for Kind {
 /// Attributes of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// The kind of memory there.
     pub kind: Kind,
     /// Device that has the memory or for which it was allocated, if the driver names one.
     pub device: Option<Ordinal>,
@@ -72,9 +71,6 @@ impl Pointer {
     /// Queries the attributes of any address.
     ///
     /// A process that has not started CUDA has host memory only; this does not start it.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn of(driver: &Driver, addr: usize) -> Result<Self, CudaError> {
         use sys::CUpointer_attribute_enum as attribute;
         let mut context: CUcontext = ptr::null_mut();

@@ -73,9 +73,6 @@ impl Memory {
     /// Examines memory as [`Memory::examine`] does, but returns the whole allocation if the bytes
     /// are in one, so that its other bytes need no second call. `within` returns the context of a
     /// device to use for memory that no context owns, so that none is created.
-    ///
-    /// # Errors
-    /// As [`Memory::examine`].
     pub fn examine_around(
         driver: &'static Driver,
         addr: usize,
@@ -141,7 +138,6 @@ impl DeviceRange {
         Ok(Self { context, kind: first.kind, owned, addr, len, borders, buffers })
     }
 
-    /// Returns the context to copy it in.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -158,7 +154,6 @@ impl DeviceRange {
         self.owned
     }
 
-    /// Returns its first address.
     pub fn addr(&self) -> usize {
         self.addr
     }
@@ -171,9 +166,6 @@ impl DeviceRange {
 
     /// Returns true if `len` bytes at `addr` are inside, and still of the allocations that were
     /// examined. Takes a driver call for each allocation.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn is_current(&self, addr: usize, len: usize) -> Result<bool, CudaError> {
         if !self.contains(addr, len) {
             return Ok(false);
@@ -187,7 +179,6 @@ impl DeviceRange {
         Ok(true)
     }
 
-    /// Returns true if `len` bytes at `addr` are inside.
     #[inline]
     pub fn contains(&self, addr: usize, len: usize) -> bool {
         addr.checked_sub(self.addr).is_some_and(|at| fits(at, len, self.len))
@@ -286,10 +277,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Reason why a range of memory cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum RangeError {
     #[error(transparent)]
     Cuda(#[from] CudaError),

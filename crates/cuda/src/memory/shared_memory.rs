@@ -15,10 +15,8 @@ use thiserror::Error;
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Reason why memory of another process is not shared.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum SharingError {
     #[error("{call}: {error}")]
     System { call: &'static str, error: io::Error },
@@ -43,9 +41,6 @@ fn refused(call: &'static str) -> SharingError {
 
 impl SharedMemory {
     /// Creates `len` bytes, a multiple of a page, all zero; pages are allocated when first used.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), SharingError> {
         let (name, flags) =
             (c"nvshmem-libfabric-bounce", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
@@ -69,9 +64,6 @@ impl SharedMemory {
     }
 
     /// Maps memory of `len` bytes that a process of the same user has created, by its descriptor.
-    ///
-    /// # Errors
-    /// The system's, or what the descriptor is not.
     pub fn of(fd: OwnedFd, len: usize) -> Result<Self, SharingError> {
         let file = File::from(fd);
         // SAFETY: calls with numbers alone, on a descriptor that is open.
@@ -102,12 +94,10 @@ impl SharedMemory {
         Ok(Self { addr: at as usize, len })
     }
 
-    /// Returns its address in this process.
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Returns its length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len

@@ -31,14 +31,12 @@ use crate::words::word_range::{Mapper, WordRange};
 use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS};
 use engine::port::{Access, PortError};
 
-/// Options of staging.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StagingOptions {
     /// Bytes of a bounce buffer: a multiple of 4096, and not 0.
     pub bounce_len: usize,
     /// Bounce buffers for each direction: 1 to [`MAX_BOUNCE_BUFFERS`].
     pub bounces: u16,
-    /// Options of the access to words.
     pub words: WordsOptions,
     /// Context in which memory is copied.
     pub context: StagingContext,
@@ -51,10 +49,8 @@ impl StagingOptions {
     }
 }
 
-/// Reason why memory cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum StagingError {
     #[error(transparent)]
     Cuda(#[from] CudaError),

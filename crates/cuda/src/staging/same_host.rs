@@ -18,10 +18,8 @@ use engine::port::copies::PeerBounce;
 
 const PAGE: usize = 4096;
 
-/// Bytes of the secret.
 pub const SECRET_BYTES: usize = 16;
 
-/// Layout of shared bounce memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLayout {
     /// Bytes of all bounce buffers, which come first: a multiple of a page.
@@ -35,7 +33,6 @@ impl SharedLayout {
         Self { bounce_bytes: bounce_bytes.next_multiple_of(PAGE), n_pes }
     }
 
-    /// Returns the bytes of all bounce buffers.
     pub fn bounce_bytes(&self) -> usize {
         self.bounce_bytes
     }
@@ -45,7 +42,6 @@ impl SharedLayout {
         (self.bounce_bytes + SECRET_BYTES + self.n_pes as usize).next_multiple_of(PAGE)
     }
 
-    /// Writes the secret.
     pub fn write_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) {
         for (at, byte) in secret.iter().enumerate() {
             memory.byte(self.bounce_bytes + at).store(*byte, Ordering::Relaxed);
@@ -68,24 +64,19 @@ impl SharedLayout {
 /// Bounce memory that PEs of this host share, before it is page-locked.
 #[derive(Debug)]
 pub struct Shares {
-    /// This PE.
     pub me: Pe,
     /// Bounce memory of this process.
     pub own: Arc<SharedMemory>,
-    /// Layout of the memory.
     pub layout: SharedLayout,
-    /// Bounce memory of the peers.
     pub peers: Vec<PeerShare>,
 }
 
 /// Bounce memory of a peer on this host.
 #[derive(Debug)]
 pub struct PeerShare {
-    /// The peer.
     pub pe: Pe,
     /// Its memory, mapped into this process.
     pub memory: Arc<SharedMemory>,
-    /// Layout of the memory.
     pub layout: SharedLayout,
     /// Its process (`pidfd_open`), if the kernel reports its end.
     pub process: Option<OwnedFd>,

@@ -22,7 +22,6 @@ use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
 use crate::staging::waiting_kernel::WaitingKernel;
 
-/// Context in which to stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StagingContext {
     /// The transport's own if its copies progress beside kernels, else the program's.

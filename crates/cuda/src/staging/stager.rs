@@ -117,9 +117,6 @@ impl Staging {
     /// serves device memory that is registered later, but does not share its bounce memory with
     /// other PEs of the host. Returns None if a stager was given out, or another thread is creating
     /// one. Does not wait for a device.
-    ///
-    /// # Errors
-    /// No memory for bounce buffers.
     pub fn make_stager(self: &Arc<Self>) -> Result<Option<Stager>, StagingError> {
         let Some((memory, bounce)) = self.make_plain_bounce()? else { return Ok(None) };
         let (addr, len) = (memory.addr(), memory.len());

@@ -68,9 +68,6 @@ impl WaitingKernel {
     }
 
     /// Whether it has ended, though nobody has told it to.
-    ///
-    /// # Errors
-    /// What has failed on the device.
     pub fn has_ended(&self) -> Result<bool, CudaError> {
         self.stream.is_idle()
     }

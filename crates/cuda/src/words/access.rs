@@ -19,7 +19,6 @@ use crate::words::mapping::RangeMapping;
 use crate::words::stream_words::StreamWords;
 use crate::words::word_range::{Mapper, WordRange};
 
-/// Options of the access to words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WordsOptions {
     /// Library of GDRCopy; None to not use it.
@@ -162,9 +161,6 @@ impl Words {
 
     /// Computes the values of at most [`MAX_WRITES`] deferred writes, loading the words that
     /// updates need.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
     pub(crate) fn resolve(&mut self, words: &mut [DeferredWrite]) -> Result<(), CopyError> {
         deferred::resolve(words, |words, unread| self.stream.load_all(words, unread))
     }

@@ -14,10 +14,8 @@ use crate::memory::device_memory::GPU_PAGE;
 /// Name of the library, with the version of the interface used here.
 pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";
 
-/// Reason why GDRCopy is not used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum GdrcopyError {
     #[error("cannot load GDRCopy from `{path}`: {reason}")]
     Open { path: String, reason: String },
@@ -71,9 +69,6 @@ static OPENED: Mutex<Vec<&'static Gdrcopy>> = Mutex::new(Vec::new());
 
 impl Gdrcopy {
     /// Opens GDRCopy once. `path` may be a name for the dynamic loader.
-    ///
-    /// # Errors
-    /// It is missing, has another version, or its kernel module refuses.
     pub fn load(path: &str) -> Result<&'static Self, GdrcopyError> {
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gdrcopy) = opened.iter().find(|gdrcopy| gdrcopy.path == path) {

@@ -67,12 +67,10 @@ impl WordRange {
         Self { range, mapping: None }
     }
 
-    /// Returns the range.
     pub fn range(&self) -> &Arc<DeviceRange> {
         &self.range
     }
 
-    /// Returns true if the range has a CPU mapping.
     pub fn is_mapped(&self) -> bool {
         self.mapping.is_some()
     }

@@ -39,7 +39,6 @@ pub const NAME_BYTES: usize = 64;
 const ADDRESS_HEAD: usize = LEN_AT + 2;
 const LEN_AT: usize = 8 + NAME_BYTES;
 
-/// Step of a PE's set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetupStep {
     /// The PE has opened its rails, or failed to.
@@ -51,11 +50,9 @@ pub enum SetupStep {
 /// State of one PE after a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// The step.
     pub step: SetupStep,
     /// The provider in use, cut at 64 bytes.
     pub provider: String,
-    /// Number of its rails.
     pub rails: u8,
     /// Bytes of immediate data that all its rails carry: zero, four or eight.
     pub immediate_data: u8,
@@ -71,10 +68,8 @@ pub struct Hello {
     pub share: [u8; SHARE_BYTES],
 }
 
-/// Reason that a job was not connected.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the texts of errors say it")]
 pub enum ExchangeError {
     #[error("{}", failures(.0))]
     Peers(Vec<(Pe, String)>),
@@ -103,7 +98,6 @@ fn failures(failed: &[(Pe, String)]) -> String {
 }
 
 impl Hello {
-    /// Encodes the record.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -123,7 +117,6 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a record.
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         let step = match bytes[8] {
             0 => SetupStep::Open,
@@ -153,9 +146,6 @@ impl Hello {
     }
 
     /// Decodes the records of all PEs, in PE order, and checks that the job can go on.
-    ///
-    /// # Errors
-    /// A record that cannot be read, any PE's failure, or PEs that do not fit together.
     pub fn agree(step: SetupStep, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
         let mut hellos = Vec::new();
         for (pe, record) in records.chunks(HELLO_BYTES).enumerate() {
@@ -190,7 +180,6 @@ impl Hello {
     }
 }
 
-/// Address of one rail of a PE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RailAddress {
     /// Hash of the fabric's name, see [`fabric_hash`]. Rails of one fabric reach one another.
@@ -229,7 +218,6 @@ impl Addresses {
         rails * (ADDRESS_HEAD + usize::from(longest))
     }
 
-    /// Encodes this PE's record.
     pub fn encode(&self, hellos: &[Hello]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::record_bytes(hellos));
         for RailAddress { fabric, address, name } in &self.0 {
@@ -245,9 +233,6 @@ impl Addresses {
     }
 
     /// Decodes the records of all PEs, in PE order.
-    ///
-    /// # Errors
-    /// A record that cannot be read.
     pub fn decode_all(hellos: &[Hello], records: &[u8]) -> Result<Vec<Addresses>, ExchangeError> {
         let stride = Self::record_bytes(hellos);
         hellos
