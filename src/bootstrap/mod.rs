@@ -30,7 +30,6 @@ pub trait Bootstrap: Send {
     /// Missing PEs, or a fault. No call may follow an error.
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError>;
 
-    /// Returns when every PE has called it.
     fn barrier(&mut self) -> Result<(), BootstrapError> {
         self.allgather(&[0]).map(|_| ())
     }

@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use super::error::BootstrapError;
 use super::frame::{Deadline, Frame, Kind, receive, send};
 
-/// The connections of one PE.
 #[derive(Debug)]
 pub(super) enum Star {
     /// PE 0, with one to each other PE: that of PE n at n - 1.

@@ -35,7 +35,6 @@ const GREET: Duration = Duration::from_secs(5);
 
 const GREETINGS: usize = 64;
 
-/// Address, rank, job and timeout of a PE that joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
     /// HOST:PORT of PE 0, or several separated by commas, of which one leads there. PE 0 listens at
@@ -84,7 +83,6 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// Sets how long collectives wait for the other PEs.
     pub fn set_patience(&mut self, patience: Duration) {
         self.options.patience = patience;
     }

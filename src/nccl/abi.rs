@@ -84,15 +84,11 @@ pub mod level {
 pub mod subsystem {
     use std::ffi::c_ulong;
 
-    /// Start and end.
     pub const INIT: c_ulong = 1;
-    /// Networks.
     pub const NET: c_ulong = 16;
     /// Topology.
     pub const GRAPH: c_ulong = 32;
-    /// Proxy threads.
     pub const PROXY: c_ulong = 1024;
-    /// Registration of memory.
     pub const REG: c_ulong = 8192;
 }
 
@@ -145,7 +141,6 @@ pub struct VirtualDevices {
     pub devices: [c_int; 8],
 }
 
-/// How contexts are made.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -244,7 +239,6 @@ macro_rules! table {
             pub query_last_error: unsafe extern "C" fn(
                 contexts: *mut c_void, has_error: *mut bool,
             ) -> Status,
-            /// Ends the use of the plugin by a communicator.
             pub finalize: unsafe extern "C" fn(ctx: *mut c_void) -> Status,
         }
 

@@ -69,7 +69,6 @@ pub(super) fn agree(
     Ok(Region { base, len, handle, peers: peers.into() })
 }
 
-/// The regions of a group, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     entries: Vec<HandleEntry>,

@@ -80,7 +80,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// No requests, of a group of `ranks` ranks.
     pub(super) fn new(ranks: u32) -> Self {
         let entry = BatchEntry { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
         let without = ranks as usize;

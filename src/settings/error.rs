@@ -7,7 +7,6 @@ use thiserror::Error;
 pub struct Refused {
     /// The variable, followed by `=key` for a debug key.
     pub name: String,
-    /// Its value.
     pub given: String,
     pub reason: String,
     pub accepted: String,

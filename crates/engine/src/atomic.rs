@@ -4,14 +4,14 @@
 macro_rules! operations {
     (
         plain { $($(#[$doc:meta])* $plain:ident = $plain_code:literal,)* }
-        fetching { $($(#[$fetching_doc:meta])* $fetching:ident = $fetching_code:literal,)* }
+        fetching { $($fetching:ident = $fetching_code:literal,)* }
     ) => {
         /// Kind of an atomic operation. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum AtomicOp {
             $($(#[$doc])* $plain = $plain_code,)*
-            $($(#[$fetching_doc])* $fetching = $fetching_code,)*
+            $($fetching = $fetching_code,)*
         }
 
         impl AtomicOp {
@@ -38,7 +38,6 @@ macro_rules! operations {
 
 operations! {
     plain {
-        /// Adds one.
         Inc = 2,
         Set = 3,
         Add = 4,
@@ -47,27 +46,17 @@ operations! {
         Xor = 7,
         /// Stores the operand: the older name of [`AtomicOp::SignalSet`].
         Signal = 8,
-        /// Stores the operand.
         SignalSet = 9,
-        /// Adds the operand.
         SignalAdd = 10,
     }
     fetching {
-        /// Returns the word.
         Fetch = 12,
-        /// Adds one and returns the word before.
         FetchInc = 13,
-        /// Adds the operand and returns the word before.
         FetchAdd = 14,
-        /// Bitwise and, returning the word before.
         FetchAnd = 15,
-        /// Bitwise or, returning the word before.
         FetchOr = 16,
-        /// Bitwise exclusive or, returning the word before.
         FetchXor = 17,
-        /// Stores the operand and returns the word before.
         Swap = 18,
-        /// Stores the operand if the word equals the comparand; returns the word before.
         CompareSwap = 19,
     }
 }
@@ -86,7 +75,6 @@ impl AtomicOp {
         matches!(self, Self::Set | Self::Signal | Self::SignalSet)
     }
 
-    /// Returns the operation with NVSHMEM's number.
     #[inline]
     pub fn from_code(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|op| *op as i32 == code)

@@ -10,7 +10,6 @@ pub struct Pe(pub u32);
 pub const MAX_PES: u32 = 1 << 16;
 
 impl Pe {
-    /// Returns the PE as an index into a table with one entry per PE.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -29,7 +28,6 @@ impl fmt::Display for Pe {
 pub struct RailId(pub u8);
 
 impl RailId {
-    /// Returns the rail as an index into a table with one entry per rail.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -47,7 +45,6 @@ impl fmt::Display for RailId {
 pub struct WrId(pub u32);
 
 impl WrId {
-    /// Returns the id as an index into a table of segments.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize

@@ -78,7 +78,6 @@ calls! {
         domain: *mut fid_domain, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr
     ) -> c_int = (*domain).mr, regattr(&raw mut (*domain).fid, attr, flags, mr);
 
-    /// Binds an endpoint to a queue, counter or address vector.
     fn fi_ep_bind(ep: *mut fid_ep, object: *mut fid, flags: u64) -> c_int
         = (*ep).fid.ops, bind(&raw mut (*ep).fid, object, flags);
     fn fi_enable(ep: *mut fid_ep) -> c_int
@@ -86,7 +85,6 @@ calls! {
     fn fi_setopt(
         ep: *mut fid_ep, level: c_int, option: c_int, value: *const c_void, len: usize
     ) -> c_int = (*ep).ops, setopt(&raw mut (*ep).fid, level, option, value, len);
-    /// Reads an endpoint's option into a place of `len` bytes.
     fn fi_getopt(
         ep: *mut fid_ep, level: c_int, option: c_int, value: *mut c_void, len: *mut usize
     ) -> c_int = (*ep).ops, getopt(&raw mut (*ep).fid, level, option, value, len);
@@ -136,7 +134,6 @@ calls! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, write(ep, buf, len, desc, peer, remote, key, context);
-    /// Writes remote memory and reports `data` in the target's completion queue.
     fn fi_writedata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
         peer: fi_addr_t, remote: u64, key: u64, context: *mut c_void
@@ -154,7 +151,6 @@ calls! {
     /// checks the size: providers do not.
     fn fi_inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize
         = (*ep).msg, inject(ep, buf, len, peer);
-    /// Sends a message, with flags of its own.
     fn fi_sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize
         = (*ep).msg, sendmsg(ep, message, flags);
 }

@@ -153,7 +153,6 @@ impl Library {
         &self.path
     }
 
-    /// The version of the library at run time.
     pub fn version(&self) -> Version {
         self.version
     }

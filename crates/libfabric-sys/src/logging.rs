@@ -33,7 +33,6 @@ pub type LogReady = unsafe extern "C" fn(*const fi_provider, u32, u32, u64, *mut
 pub type LogLine =
     unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_int, *const c_char);
 
-/// Receiver of the log.
 #[allow(non_camel_case_types)] // As in C.
 #[repr(C)]
 #[derive(Debug)]

@@ -98,7 +98,6 @@ impl fmt::Display for Major {
 /// The host's api_version has no known layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnsupportedApi {
-    /// Number that the host passed.
     pub api_version: i32,
 }
 

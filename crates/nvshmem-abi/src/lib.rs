@@ -54,7 +54,6 @@ pub fn file_name(transport: &str, major: impl std::fmt::Display) -> String {
 macro_rules! vector_len {
     ($($vector:ty),+) => {$(
         impl $vector {
-            /// Number of elements between `begin` and `end`.
             #[inline]
             pub fn len(&self) -> usize {
                 fn stride<T>(_: *mut T) -> usize {

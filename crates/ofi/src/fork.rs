@@ -33,7 +33,6 @@ pub fn is_child() -> bool {
 pub struct JobGuard(());
 
 impl JobGuard {
-    /// Registers a job of this process.
     pub fn enter() -> Self {
         static ONCE: Once = Once::new();
         // SAFETY: the function may run in a child. The C library unregisters it when we are

@@ -5,7 +5,6 @@ use libfabric_sys::DEFAULT_LIBRARY;
 use crate::provider::Provider;
 use crate::topology::Distance;
 
-/// Options for loading and searching libfabric, and opening devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Name or path of the libfabric to load.
@@ -13,21 +12,16 @@ pub struct Options {
     pub provider: Provider,
     /// Fabric to use, of a provider with several; None for the first that answers.
     pub fabric: Option<String>,
-    /// Devices that become rails, and their order.
     pub devices: Devices,
     /// Maximum number of rails of the proxy lane.
     pub max_nic_per_pe: u8,
-    /// Threading level to request first.
     pub threading: Threading,
     /// Maximum segments in flight on one rail; 0 for the provider's limit.
     pub queue_depth: u32,
     /// Maximum bytes of a segment; 0 for the provider's limit.
     pub max_segment: u64,
-    /// Number of bulk connections of each rail, for providers that copy with the CPU.
     pub bulk: BulkChoice,
-    /// Direct access by NICs to device memory.
     pub gpu_direct: GpuDirect,
-    /// Maximum distance of a NIC from a GPU for direct access to its memory.
     pub gdr_level: Distance,
 }
 

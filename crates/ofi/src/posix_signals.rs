@@ -21,7 +21,6 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    /// Blocks signals on the calling thread until the result is dropped.
     pub fn here() -> Self {
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();

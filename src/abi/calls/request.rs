@@ -27,8 +27,6 @@ pub(crate) fn pe(pe: c_int) -> Result<Pe, AbiError> {
     u32::try_from(pe).map(Pe).map_err(|_| AbiError::BadPe { pe })
 }
 
-/// A handle from the host.
-///
 /// # Safety
 /// Null, or a handle that stays valid for `'a`.
 #[inline]
@@ -358,8 +356,6 @@ impl<'a> Parts<'a> {
         self.len() == 0
     }
 
-    /// Reads one part.
-    ///
     /// # Safety
     /// As [`Parts::new`], and `at` is below the number of parts.
     pub(crate) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {

@@ -33,7 +33,6 @@ fn listener() -> (TcpListener, SocketAddr) {
 
 type Center<'scope> = thread::ScopedJoinHandle<'scope, TcpBootstrap>;
 
-/// PE 0 of a job, on a thread of its own.
 fn center<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     (listener, at): (TcpListener, SocketAddr),
@@ -57,7 +56,6 @@ fn all_meet(pes: impl IntoIterator<Item = TcpBootstrap>) {
     });
 }
 
-/// Runs a job of so many PEs, each on a thread of its own.
 fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
     let (listener, at) = listener();
     thread::scope(|scope| {

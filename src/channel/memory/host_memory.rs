@@ -44,7 +44,6 @@ impl SharedBlock for HostMemory {
     }
 }
 
-/// The CUDA context that is current on this thread, if any.
 pub(crate) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
     match Driver::of_process() {
         Ok(driver) => Ok(Context::current(driver)?),

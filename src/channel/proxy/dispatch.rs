@@ -11,7 +11,6 @@ use engine::lane::Lane;
 use engine::port::{Direction, Port};
 use engine::request::{AtomicRequest, FetchTarget, LocalSide, PutSignalRequest, Request};
 
-/// Reason for which an operation was not submitted.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     AddressFault(AddressFault),

@@ -19,15 +19,12 @@ use engine::ids::Pe;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
-    /// It takes descriptors.
     Running = c::NLF_STATE_RUNNING,
-    /// It has ended, and takes nothing more.
     Stopped = c::NLF_STATE_STOPPED,
     /// An operation has failed, so the context has.
     Failed = c::NLF_STATE_FAILED,
 }
 
-/// Kind of the memory that the consumer publishes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedIn {
     Host,
@@ -55,11 +52,9 @@ pub struct RingMemory {
     c::NLF_MAX_SLOTS
 )]
 pub struct RingSizeError {
-    /// The size asked for.
     pub slots: u64,
 }
 
-/// The logarithm of a ring's number of slots.
 pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
     let sizes = u64::from(c::NLF_MIN_SLOTS)..=u64::from(c::NLF_MAX_SLOTS);
     if slots.is_power_of_two() && sizes.contains(&slots) {

@@ -72,7 +72,6 @@ impl RegionAddr {
         RegionIndex((self.0 >> c::NLF_REGION_SHIFT) as u8)
     }
 
-    /// The offset from the region's base in bytes.
     #[inline(always)]
     pub fn offset(self) -> u64 {
         self.0 & c::NLF_OFFSET_MASK

@@ -20,7 +20,6 @@ const KIND: u64 = c::NLF_KIND_MASK as u64;
 const EXTENDED: u64 = c::NLF_FLAG_EXTENDED as u64;
 const ALL_PES: u64 = c::NLF_FLAG_ALL_PES as u64;
 
-/// True if the descriptor has a second slot.
 #[inline(always)]
 pub(crate) fn is_extended(first: &Words) -> bool {
     first[1] & (EXTENDED << c::NLF_FLAGS_SHIFT) != 0
@@ -143,9 +142,6 @@ fn read(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
 
 impl Descriptor {
     /// The descriptor in one slot or two. Laps are ignored, and a second slot unless extended.
-    ///
-    /// # Errors
-    /// No descriptor has these words; or the first is extended and there is no second.
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let decoded = match second {
             None if is_extended(&first) => Err(Wrong::NotCanonical),

@@ -98,7 +98,6 @@ pub(crate) struct Bed {
 // SAFETY: handles, which the driver takes from any thread; nothing in it changes.
 unsafe impl Sync for Bed {}
 
-/// What the layer has logged in this process.
 static LOGGED: Mutex<String> = Mutex::new(String::new());
 
 pub(crate) fn open() -> Result<Library, String> {

@@ -14,7 +14,6 @@ use super::fault::Fault;
 use crate::prelude::*;
 use crate::programs::{HEAP, LONGEST_RUN, Link, Plan, Ran, SUMS, draw_shapes, run};
 
-/// Steps of each PE.
 const STEPS: usize = 16;
 
 /// Three PEs' transfers through one bounce buffer, over a rail that is 50 times slower, take 13 s.

@@ -19,7 +19,6 @@ mod sysfs;
 
 use std::path::{Path, PathBuf};
 
-/// Something that is run with arbitrary bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub name: &'static str,

@@ -49,7 +49,6 @@ pub struct JobSettings {
     pub user_mapped: Option<UserMapped>,
     /// One collective, quiet, or other wait inside a PE. Default 60 s.
     pub step_deadline: Duration,
-    /// Values for the scenario; see [`crate::Job::param`].
     pub params: BTreeMap<String, String>,
     /// The whole job; PEs that are left then are killed. Default 120 s.
     #[serde(skip)]

@@ -88,7 +88,6 @@ impl FakeFabric {
         toggle(&mut self.world().unreachable, pe, refuses);
     }
 
-    /// From now on messages of the PE take so many nanoseconds longer.
     pub fn hold_up_messages(&self, pe: Pe, nanoseconds: u64) {
         self.world().held_up.insert(pe, nanoseconds);
     }
@@ -180,7 +179,6 @@ impl FakeFabric {
         self.world().calls = Some(Vec::new());
     }
 
-    /// Where the bounce memory of a PE that has some begins.
     pub fn bounce_memory(&self, pe: Pe) -> usize {
         let world = self.world();
         let mut bounces = world.memory.bounces.iter();
@@ -199,7 +197,6 @@ impl FakeFabric {
         self.world().now
     }
 
-    /// Lets time pass in which no port is used.
     pub fn pass_time(&self, nanoseconds: u64) {
         self.world().now += nanoseconds;
     }

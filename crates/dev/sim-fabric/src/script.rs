@@ -102,6 +102,5 @@ impl PortCall {
 pub enum Call {
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
-    /// A copy that a PE has started.
     Copy(Pe),
 }

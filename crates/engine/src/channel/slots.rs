@@ -24,12 +24,7 @@ pub(crate) enum Purpose {
     /// Frees the tag of a counted put.
     CountedSignal(Tag),
     /// Nothing: a fetch ends with its reply.
-    Fetch {
-        result: FetchTarget,
-        /// Bytes of the word.
-        width: usize,
-        reply_slot: u8,
-    },
+    Fetch { result: FetchTarget, width: usize, reply_slot: u8 },
     /// Ends a transfer of staging.
     Staged {
         /// The transfer; [`PLAIN`] for none.

@@ -12,11 +12,9 @@ pub struct LaneConfig {
     pub me: Pe,
     pub cookie: Cookie,
     pub kind: LaneKind,
-    /// Paths to every PE of the job.
     pub paths: PathTable,
     pub regions: Arc<RegionDirectory>,
     pub watchdog: Watchdog,
-    /// Protocol by which signals follow their data.
     pub signals: SignalChoice,
     /// Maximum number of counted puts to one peer at a time, at most
     /// [`TAGS`](crate::channel::counts::TAGS); 0 where some rail of some PE carries no immediate

@@ -180,9 +180,6 @@ impl<P: Port> Core<P> {
     }
 
     /// Opens the peer of a PE if need be, and checks that it has not failed.
-    ///
-    /// # Errors
-    /// A PE outside the job, or the failure of its peer.
     pub(crate) fn reach_peer(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.open(pe)?;
         self.peers.get(pe).check()

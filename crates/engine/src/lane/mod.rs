@@ -194,7 +194,6 @@ impl<P: Port> Lane<P> {
         self.core.rails.iter().map(Rail::counters)
     }
 
-    /// Returns the bytes of staged operations by how they were transferred.
     pub fn staged_counters(&self) -> StagedCounters {
         self.staging.counters()
     }

@@ -46,22 +46,13 @@ pub struct Copy {
 /// unordered among themselves, back to the last ordered step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
-    /// A copy in.
     Copy {
         /// The copy, in direction [`CopyDirection::In`].
         copy: Copy,
-        /// Whether it runs after all earlier steps.
         is_ordered: bool,
     },
     /// An operation on a word that fetches nothing.
-    Apply {
-        /// Address of the word.
-        addr: usize,
-        /// The operation.
-        atomic: Atomic,
-        /// Whether it runs after all earlier steps.
-        is_ordered: bool,
-    },
+    Apply { addr: usize, atomic: Atomic, is_ordered: bool },
 }
 
 /// Maximum number of steps of an ordered batch.
@@ -84,7 +75,6 @@ pub struct TaggedCopy {
 /// End of the copies of one tag.
 #[derive(Debug)]
 pub struct Copied {
-    /// Tag that they were started with.
     pub tag: u32,
     /// Result. After an error the destination's bytes are undefined.
     pub result: Result<(), PortError>,
@@ -206,9 +196,6 @@ pub trait CopyPort: Send + fmt::Debug {
     ) -> Result<(), PortError>;
 
     /// As [`CopyPort::apply`] without a result, deferred as in [`CopyPort::queue_write`].
-    ///
-    /// # Errors
-    /// As [`CopyPort::apply`] and [`CopyPort::flush`].
     fn queue_atomic(
         &mut self,
         addr: usize,

@@ -61,7 +61,6 @@ pub struct Transfer {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Operation<'a> {
-    /// A write or a read.
     Transfer(&'a Transfer),
     /// A write that also notifies the peer, by four or eight bytes of immediate data, once its data
     /// is visible there: the peer's [`Messaging::receive`] returns them, on the addressed rail,

@@ -11,7 +11,6 @@ pub trait LocalMemory {
     /// `addr` is aligned to the operation's width and inside a registered region.
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
 
-    /// Copies bytes out of this process' memory.
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
 
     /// Stores bytes into this process' memory, inside a registered region.

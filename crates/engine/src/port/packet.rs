@@ -16,7 +16,6 @@ pub struct PacketOf<const N: usize> {
 /// Buffer for messages that every rail takes.
 pub type Packet = PacketOf<MAX_MESSAGE>;
 
-/// Buffer for any message.
 pub type LongPacket = PacketOf<MAX_LONG_MESSAGE>;
 
 /// Memory of this process whose bytes form the end of a message; none if `len` is 0.

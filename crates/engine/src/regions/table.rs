@@ -212,7 +212,6 @@ impl<M: MemoryPort> RegionTable<M> {
         self.len() == 0
     }
 
-    /// Returns the port that registers the memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }

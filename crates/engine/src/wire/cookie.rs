@@ -35,7 +35,6 @@ impl Cookie {
         (whole as u64, (whole >> 64) as u64)
     }
 
-    /// Returns a cipher keyed with a derived secret.
     pub(crate) fn cipher(self, number: u8) -> Aes128Enc {
         let (low, high) = self.secret(number);
         Aes128Enc::new(&Block::from((u128::from(low) | u128::from(high) << 64).to_le_bytes()))

@@ -41,7 +41,6 @@ pub use crate::wire::encode::{Frame, Numbers, SealContext};
 /// Version of the messages, 1 to 15.
 pub const VERSION: u8 = 2;
 
-/// Bytes of the head.
 pub const HEAD: usize = 16;
 
 /// Maximum number of unacknowledged messages to one peer. The receiver remembers as many.
@@ -162,24 +161,16 @@ pub enum Body<'a> {
     /// Requests an acknowledgement once everything before the head's number is executed.
     AckRequest,
     /// Applies an operation that returns nothing.
-    Word {
-        /// The word.
-        addr: RegionAddr,
-        /// The operation.
-        atomic: Atomic,
-    },
+    Word { addr: RegionAddr, atomic: Atomic },
     /// Applies an operation and replies with the word before.
     Fetch {
-        /// The word.
         addr: RegionAddr,
-        /// The operation.
         atomic: Atomic,
         /// Slot of the reply, below [`FETCHES`]; cached until the sender's next fetch with it.
         reply_slot: u8,
     },
     /// Answers a fetch.
     Reply {
-        /// The fetch's reply slot.
         reply_slot: u32,
         /// Low half of the fetch's number.
         low: u32,
@@ -190,7 +181,6 @@ pub enum Body<'a> {
     PutSignal {
         /// The signal word.
         addr: RegionAddr,
-        /// The operation on it.
         atomic: Atomic,
         /// Destination of the payload.
         to: RegionAddr,
@@ -200,9 +190,7 @@ pub enum Body<'a> {
     CountedSignal {
         /// The signal word.
         addr: RegionAddr,
-        /// The operation on it.
         atomic: Atomic,
-        /// The put.
         tag: Tag,
         /// Number of its segments, one at least.
         segments: u32,
@@ -211,33 +199,25 @@ pub enum Body<'a> {
     Refusal {
         /// Low half of its number.
         low: u32,
-        /// The reason.
         why: &'a str,
     },
     /// Stores the payload in staged memory.
     InlinePut {
-        /// Destination of the payload.
         to: RegionAddr,
         /// One byte at least.
         payload: &'a [u8],
     },
     /// Requests bytes of staged memory.
     GetRequest {
-        /// The bytes.
         from: RegionAddr,
         /// Number of bytes, one at least.
         len: u32,
-        /// Number of the get.
         get: u32,
     },
     /// Makes the receiver read bytes and store them.
     Pull(Pull<'a>),
     /// Brings the requested bytes of a short get.
-    GetReply {
-        get: GetId,
-        /// The bytes.
-        payload: &'a [u8],
-    },
+    GetReply { get: GetId, payload: &'a [u8] },
 }
 
 impl Body<'_> {

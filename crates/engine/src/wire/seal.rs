@@ -122,7 +122,6 @@ impl Seal {
         Some(Head::of(head as u64, (head >> 64) as u64))
     }
 
-    /// Returns the PE whose messages are sealed.
     pub fn me(&self) -> Pe {
         self.me
     }

@@ -25,7 +25,6 @@ pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 /// Maximum number of records in one pull.
 pub const MAX_RECORDS: usize = 128;
 
-/// Bytes of a record.
 pub const RECORD: usize = 48;
 
 /// Maximum number of keys in a pull. With more rails the target reads over the first ones alone.

@@ -9,7 +9,6 @@ use crate::objects::info::sockaddr_ip;
 pub struct Interface {
     /// The kernel's name of the interface.
     pub name: String,
-    /// The address.
     pub address: IpAddr,
     /// Whether the interface reaches only this host.
     pub loopback: bool,

@@ -347,9 +347,6 @@ fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), 
 }
 
 /// Queries with each fallback in turn until the provider offers devices.
-///
-/// # Errors
-/// The reason why it never does.
 fn ask(asked: ProviderQuery<'_>, options: &Options, kinds: MemoryKinds) -> Result<Answer, String> {
     let profile = asked.profile;
     let query = |demand, devices| match asked.query(demand, devices, None) {

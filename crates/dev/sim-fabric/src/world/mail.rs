@@ -29,7 +29,6 @@ impl Links {
 pub(crate) enum Mail {
     Message(Vec<u8>),
     ImmediateData(u64),
-    /// What could not be received.
     Broken(i32),
 }
 

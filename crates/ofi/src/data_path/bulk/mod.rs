@@ -93,9 +93,6 @@ enum RouteState {
 
 impl Bulk {
     /// Opens connections with a thread each; [`Bulk::queue`] replaces the rail's own queue.
-    ///
-    /// # Errors
-    /// Libfabric's refusal, or the system's to start a thread.
     pub(crate) fn open(
         plan: &BulkConfig<'_>,
         contexts: &Arc<Contexts>,

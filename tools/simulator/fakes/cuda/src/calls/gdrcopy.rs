@@ -29,7 +29,6 @@ struct Pinned {
 static ALL: Table<Pinned> = Table::new();
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are pinned.
 #[unsafe(no_mangle)]
 extern "C" fn fake_gdrcopy_pinned() -> usize {
     PINNED.load(Ordering::Relaxed)
