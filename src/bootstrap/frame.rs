@@ -136,7 +136,7 @@ pub struct Deadline {
 
 impl Deadline {
     pub fn within(patience: Duration) -> Self {
-        Self { patience, wait: Mutex::default() }
+        Self { patience, wait: Mutex::new(Wait::new()) }
     }
 
     pub fn left(&self) -> Option<Duration> {

@@ -19,7 +19,7 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
-use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run};
+use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView};
 use crate::channel::regions::Regions;
 use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::job::{Connected, Job, words_options};
@@ -63,9 +63,6 @@ pub struct Channel {
 impl Channel {
     /// Opens the rails of this PE, connects all PEs and starts the proxy thread. Collective: every
     /// PE gets a channel, or an error with the reasons of those that failed.
-    ///
-    /// # Errors
-    /// Sizes out of bounds, or an error of the fabric, the system or another PE.
     pub fn new(mut bootstrap: Box<dyn Bootstrap>, options: &Options) -> Result<Self, ChannelError> {
         let sizes = Sizes::new(options.rings, options.slots)?;
         let (me, n_pes) = (bootstrap.me(), bootstrap.n_pes());
@@ -136,17 +133,11 @@ impl Channel {
     }
 
     /// Returns when all PEs have called it; operations may be outstanding. Collective.
-    ///
-    /// # Errors
-    /// A PE has not called it in time.
     pub fn barrier(&self) -> Result<(), ChannelError> {
         Ok(self.lock(&self.bootstrap)?.barrier()?)
     }
 
     /// Runs a function in the proxy thread, between two of its iterations, and waits for it.
-    ///
-    /// # Errors
-    /// The thread has ended, or does not come to it.
     #[doc(hidden)]
     pub fn on_proxy<T: Send + 'static>(
         &self,
@@ -169,7 +160,7 @@ impl Channel {
         &self,
         run: impl FnOnce(&mut ProxyView<'_>) + Send + 'static,
     ) -> Result<(), ChannelError> {
-        self.send(Control::Run(Run(Box::new(run))))
+        self.send(Control::Run(Box::new(run)))
     }
 
     /// For benches: slots of a ring whose operations are done.

@@ -122,12 +122,6 @@ impl Process {
         }
     }
 
-    pub(crate) fn progress_all_but(&mut self, lane: Lane, rail: RailId) {
-        for other in [Lane::Host, Lane::Proxy] {
-            self.progress(other, (other == lane).then_some(rail));
-        }
-    }
-
     pub(crate) fn post(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
         let (rail, peer) = self.path(lane, to);
         let start = Instant::now();
@@ -140,7 +134,9 @@ impl Process {
             assert!(start.elapsed() < HANG, "the fabric never took the operation");
             // The connection is made by polling both of its ends.
             assert!(self.completed(lane, rail).is_empty(), "nothing else is in flight");
-            self.progress_all_but(lane, rail);
+            for other in [Lane::Host, Lane::Proxy] {
+                self.progress(other, (other == lane).then_some(rail));
+            }
         }
     }
 

@@ -5,14 +5,15 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{Layout, MemoryKind, Outcome};
+use nvshmem_sim::{Layout, MemoryKind};
 use test_support::full;
 use test_support::needs::{self, Need};
 use test_support::network::{self, Network};
 
 use crate::counters::counted;
+use crate::fabric::DEVICES;
 use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
-use crate::fabric::{DEVICES, says};
+use crate::peers::connects_nobody;
 use crate::staged::device::{is_gpu, job};
 
 /// Each is a bit of a row's number.
@@ -90,14 +91,7 @@ fn run(set: u8, fabric: Fabric) -> Result<(), Failed> {
     let (isolated, parts) =
         if matches!(fabric, Shm | Shm2) { (PID | MOUNT, shm) } else { (UNLINKED, lo) };
     if set & isolated != 0 {
-        let report = job.run()?;
-        for pe in &report.pes {
-            if pe.outcome == Outcome::Finished {
-                return Err(format!("PE {} connected all the same:\n{report}", pe.pe).into());
-            }
-            parts.iter().try_for_each(|part| says(&pe.text(), part))?;
-        }
-        return Ok(());
+        return connects_nobody(job, &parts);
     }
     let (report, all) = counted(job)?;
     let bytes = |name: &str| -> u64 {

@@ -52,15 +52,19 @@ fn refused<T: Send + 'static>(
     needs::trial(format!("connect_with_{name}"), need, move |needed| {
         let (job, parts) =
             edit(job_on(fabric, "connect", n_pes, 1, Layout::V7).grace(GRACE), needed);
-        let report = job.run()?;
-        for pe in &report.pes {
-            if pe.outcome == Outcome::Finished {
-                return Err(format!("PE {} connected all the same:\n{report}", pe.pe).into());
-            }
-            parts.iter().try_for_each(|part| says(&pe.text(), part))?;
-        }
-        Ok(())
+        connects_nobody(job, parts)
     })
+}
+
+pub(crate) fn connects_nobody(job: JobSettings, parts: &[&str]) -> Result<(), Failed> {
+    let report = job.run()?;
+    for pe in &report.pes {
+        if pe.outcome == Outcome::Finished {
+            return Err(format!("PE {} connected all the same:\n{report}", pe.pe).into());
+        }
+        parts.iter().try_for_each(|part| says(&pe.text(), part))?;
+    }
+    Ok(())
 }
 
 fn dead_peer(fabric: Fabric) -> Trial {

@@ -125,7 +125,8 @@ impl OrderGroups {
     pub(crate) fn end(&mut self, group: OrderGroup, ended: u32) -> bool {
         let count = &mut self.counts[group.index()];
         *count = count.wrapping_sub(ended);
-        *count == 0 && self.has_closed()
+        // Nothing waits for the last group, which is not closed.
+        *count == 0 && self.finished != self.last
     }
 
     /// Turns a waiting signal or staged put, counted as a write, into a message of the same group.
@@ -147,12 +148,6 @@ impl OrderGroups {
         [Class::Write, Class::Message, Class::Read]
             .iter()
             .all(|class| self.count(number, *class) == 0)
-    }
-
-    /// Returns true if a closed group is unfinished.
-    #[inline(always)]
-    fn has_closed(&self) -> bool {
-        self.finished != self.last
     }
 
     #[inline(always)]

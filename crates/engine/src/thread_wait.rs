@@ -18,6 +18,7 @@ pub struct Wait {
 }
 
 impl Wait {
+    #[expect(clippy::new_without_default, reason = "it begins to wait")]
     pub fn new() -> Self {
         Self { last_check: Instant::now(), counted: Duration::ZERO }
     }
@@ -41,12 +42,6 @@ impl Wait {
         self.counted += now.saturating_duration_since(self.last_check).min(limit);
         self.last_check = now;
         self.counted
-    }
-}
-
-impl Default for Wait {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -64,7 +64,7 @@ mod tests {
     fn dma_buf_replaces_vectors() {
         let base_addr = std::ptr::without_provenance_mut(9);
         let part = fi_mr_dmabuf { fd: 3, offset: 5, len: 7, base_addr };
-        let mut attr = Padded::<fi_mr_attr>::new();
+        let mut attr = Padded::<fi_mr_attr>::zeroed();
         attr.access = 0xabcd;
         mr_attr_set_dmabuf(&mut attr, &part);
         assert_eq!((attr.iov_count, attr.access), (1, 0xabcd));

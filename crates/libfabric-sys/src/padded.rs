@@ -37,8 +37,7 @@ macro_rules! zeroed {
 zeroed!(fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_mr_attr, fi_msg,);
 
 impl<T: Zeroed> Padded<T> {
-    /// A zeroed struct.
-    pub fn new() -> Self {
+    pub fn zeroed() -> Self {
         // SAFETY: all bytes zero is valid for T by the contract of Zeroed, and for bytes.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
@@ -47,12 +46,6 @@ impl<T: Zeroed> Padded<T> {
     pub fn as_mut_ptr(&mut self) -> *mut T {
         // The cast, unlike a reference to the field, keeps the room within the pointer's reach.
         (self as *mut Self).cast()
-    }
-}
-
-impl<T: Zeroed> Default for Padded<T> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -91,7 +84,7 @@ mod tests {
 
     #[test]
     fn padding_is_writable_and_zero() {
-        let mut padded = Padded::<fi_mr_attr>::new();
+        let mut padded = Padded::<fi_mr_attr>::zeroed();
         padded.iov_count = 3;
         let bytes = padded.as_mut_ptr().cast::<u8>();
         for offset in size_of::<fi_mr_attr>()..size_of::<Padded<fi_mr_attr>>() {

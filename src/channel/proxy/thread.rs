@@ -27,10 +27,9 @@ use ofi::affinity::keep_near;
 /// Iterations between two checks for requests of user threads.
 const CONTROL_EVERY: u32 = 32;
 
-#[derive(Debug)]
 pub(crate) enum Control {
     /// Runs a function between two iterations.
-    Run(Run),
+    Run(Box<dyn FnOnce(&mut ProxyView<'_>) + Send>),
     /// Takes what was pushed by now, and nothing after it.
     Drain {
         /// Slots reserved in each ring.
@@ -41,7 +40,6 @@ pub(crate) enum Control {
     },
 }
 
-/// The proxy thread's lane and region table.
 #[derive(Debug)]
 pub struct ProxyView<'a> {
     pub lane: &'a mut Lane<OfiPort>,
@@ -52,14 +50,6 @@ impl ProxyView<'_> {
     /// Address of a region on a PE, and its handle.
     pub fn remote(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
         self.consumer.regions.peer(region, Pe(pe)).map(|peer| (peer.base, peer.handle))
-    }
-}
-
-pub(crate) struct Run(pub(crate) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
-
-impl std::fmt::Debug for Run {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Run")
     }
 }
 
@@ -241,7 +231,7 @@ impl Proxy {
 
     fn serve(&mut self, control: Control, lane: &mut Lane<OfiPort>) {
         match control {
-            Control::Run(Run(run)) => run(&mut ProxyView { lane, consumer: &mut self.consumer }),
+            Control::Run(run) => run(&mut ProxyView { lane, consumer: &mut self.consumer }),
             Control::Drain { heads, patience, done } => match self.phase {
                 Phase::Running => {
                     self.consumer.set_limits(heads);

@@ -20,7 +20,6 @@ pub enum Last {
     Other,
 }
 
-/// What both ends share.
 #[derive(Debug)]
 pub struct Shared {
     slots: Vec<Slot>,
@@ -65,13 +64,6 @@ impl Shared {
         }
         self.write(number, encoded.first, last);
         number + count
-    }
-
-    /// Waits until `done` is at least `number`.
-    pub fn wait_done(&self, number: u64) {
-        while self.published.done.load(Ordering::Acquire) < number {
-            thread::yield_now();
-        }
     }
 
     fn wait_for_room(&self, end: u64) {

@@ -10,7 +10,6 @@
 mod table;
 mod versioned_cell;
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::EngineError;
@@ -85,18 +84,13 @@ trait StagerSource: Send + Sync {
 }
 
 /// Part of the region table that lanes read; any thread may change it.
+#[derive(Debug)]
 pub struct RegionDirectory {
     table: Weak<dyn StagerSource>,
     regions: VersionedCell<Vec<Option<Arc<Region>>>>,
     /// The stager, until the proxy lane takes it.
     stager: Mutex<Option<RegisteredStager>>,
     orphans: Mutex<Vec<Orphan>>,
-}
-
-impl fmt::Debug for RegionDirectory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegionDirectory").finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug)]

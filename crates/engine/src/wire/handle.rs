@@ -26,6 +26,7 @@ use thiserror::Error;
 
 use crate::ids::{Pe, RailId};
 use crate::port::Addressing;
+use crate::wire::decode::get64;
 use crate::wire::message::RegionAddr;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
@@ -53,7 +54,6 @@ const KEYS: usize = 56;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 
-/// Reason to refuse a handle, or an address used with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum HandleError {
@@ -240,18 +240,18 @@ impl<'a> HandleView<'a> {
     pub(crate) fn keyed(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
         // The rest is as its owner wrote it: a length of zero has no address inside, and no region
         // beyond the end of the address space could be registered.
-        (word64(bytes, 0) == prefix.word).then_some(Self { bytes })
+        (get64(bytes, 0) == prefix.word).then_some(Self { bytes })
     }
 
     /// Returns the handle if it belongs to the peer and its region accepts messages.
     #[inline(always)]
     pub(crate) fn for_messages(bytes: &'a HandleBytes, prefix: HandlePrefix) -> Option<Self> {
-        (peer(word64(bytes, 0)) == prefix.peer).then_some(Self { bytes })
+        (peer(get64(bytes, 0)) == prefix.peer).then_some(Self { bytes })
     }
 
     #[inline]
     pub(crate) fn prefix(&self) -> HandlePrefix {
-        HandlePrefix::new(word64(self.bytes, 0))
+        HandlePrefix::new(get64(self.bytes, 0))
     }
 
     /// Returns the fabric address of `len` bytes at the owner's address `addr` if all are inside.
@@ -263,7 +263,7 @@ impl<'a> HandleView<'a> {
     /// Returns the key for one of the owner's rails that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
-        word64(self.bytes, KEYS + usize::from(rail.offset))
+        get64(self.bytes, KEYS + usize::from(rail.offset))
     }
 
     /// Returns the address for messages of `len` bytes at `addr`, if all are inside.
@@ -275,7 +275,7 @@ impl<'a> HandleView<'a> {
     #[cold]
     fn fault(&self) -> HandleError {
         if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {
-            return HandleError::Magic { found: word64(self.bytes, 0) };
+            return HandleError::Magic { found: get64(self.bytes, 0) };
         }
         let found = self.bytes[3] & !LOCAL_ONLY;
         if found != VERSION {
@@ -306,7 +306,7 @@ impl<'a> HandleView<'a> {
     pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
         // `rails` was checked, so the key is inside the handle; `%` spares the bounds check.
         if rail.0 < self.rails() {
-            Ok(word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS)))
+            Ok(get64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS)))
         } else {
             Err(HandleError::NoKey { rail, rails: self.rails() })
         }
@@ -329,7 +329,7 @@ impl<'a> HandleView<'a> {
 
     /// Returns the bytes of the owner's bounce buffers, at least one, for a staged region.
     pub(crate) fn bounce_len(&self) -> usize {
-        usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
+        usize::try_from(get64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }
 
     #[inline]
@@ -349,7 +349,7 @@ impl<'a> HandleView<'a> {
 
     #[inline(always)]
     fn first(&self) -> u64 {
-        word64(self.bytes, 48)
+        get64(self.bytes, 48)
     }
 
     #[inline]
@@ -359,37 +359,23 @@ impl<'a> HandleView<'a> {
 
     #[inline]
     fn base(&self) -> u64 {
-        word64(self.bytes, 16)
+        get64(self.bytes, 16)
     }
 
     #[inline]
     fn len(&self) -> u64 {
-        word64(self.bytes, 24)
+        get64(self.bytes, 24)
     }
 
     #[inline]
     pub(crate) fn region(&self) -> u32 {
-        word32(self.bytes, 32)
+        get64(self.bytes, 32) as u32
     }
 
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
-        word64(self.bytes, 40)
+        get64(self.bytes, 40)
     }
-}
-
-#[inline]
-fn word64(bytes: &HandleBytes, offset: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[offset..offset + 8]);
-    u64::from_le_bytes(word)
-}
-
-#[inline]
-fn word32(bytes: &HandleBytes, offset: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[offset..offset + 4]);
-    u32::from_le_bytes(word)
 }
 
 #[cfg(test)]

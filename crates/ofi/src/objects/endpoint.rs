@@ -156,7 +156,7 @@ impl Endpoint {
     pub(crate) unsafe fn send(&self, buffer: &MessageBuffer, peer: fi_addr_t) -> isize {
         let memory = iovec { iov_base: buffer.buf, iov_len: buffer.len };
         let mut desc = buffer.desc;
-        let mut message = Padded::<fi_msg>::new();
+        let mut message = Padded::<fi_msg>::zeroed();
         message.msg_iov = &memory;
         message.desc = &mut desc;
         message.iov_count = 1;
@@ -227,9 +227,6 @@ fn enable(
 }
 
 /// Checks that descriptors are left for an endpoint's socket, and a few for other threads.
-///
-/// # Errors
-/// Too few descriptors are left.
 fn check_descriptors() -> Result<(), PortError> {
     const SPARE: usize = 4;
     let spare: Result<Vec<File>, io::Error> = (0..SPARE).map(|_| File::open("/dev/null")).collect();

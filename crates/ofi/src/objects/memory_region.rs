@@ -106,7 +106,7 @@ impl Region {
         // Used by one method only, but has to live until the call.
         let part;
         let mut flags = 0;
-        let mut attr = Padded::<fi_mr_attr>::new();
+        let mut attr = Padded::<fi_mr_attr>::zeroed();
         match method {
             Method::Host => {
                 attr.mr_iov = &memory;

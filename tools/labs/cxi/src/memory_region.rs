@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn register(
         let optimised = if Persona::get().optimises() { OPTIMISED } else { 0 };
         let key = PROVIDERS | optimised | KEYS.fetch_add(1, Ordering::Relaxed);
         let reached = iovec { iov_base: mapped as *mut c_void, iov_len: memory.iov_len };
-        let mut real = Padded::<fi_mr_attr>::new();
+        let mut real = Padded::<fi_mr_attr>::zeroed();
         real.mr_iov = &reached;
         real.iov_count = 1;
         real.access = attr.access;

@@ -201,14 +201,14 @@ impl Raw {
             let domain = Object::open(library, "fi_domain", |domain| {
                 fi::fi_domain(fabric.0, raw, domain, nothing)
             })?;
-            let mut attr = Padded::<fi::fi_cq_attr>::new();
+            let mut attr = Padded::<fi::fi_cq_attr>::zeroed();
             attr.size = (*(*raw).tx_attr).size.min(4096) + 256;
             attr.format = fi::FI_CQ_FORMAT_CONTEXT;
             attr.wait_obj = fi::FI_WAIT_NONE;
             let queue = Object::open(library, "fi_cq_open", |queue| {
                 fi::fi_cq_open(domain.0, attr.as_mut_ptr(), queue, nothing)
             })?;
-            let mut attr = Padded::<fi::fi_av_attr>::new();
+            let mut attr = Padded::<fi::fi_av_attr>::zeroed();
             (attr.type_, attr.count) = (fi::FI_AV_TABLE, 1);
             let vector = Object::open(library, "fi_av_open", |vector| {
                 fi::fi_av_open(domain.0, attr.as_mut_ptr(), vector, nothing)
@@ -222,7 +222,7 @@ impl Raw {
             check(library, "fi_enable", fi::fi_enable(ep) as isize)?;
 
             let memory = fi::iovec { iov_base: start.cast(), iov_len: len };
-            let mut attr = Padded::<fi::fi_mr_attr>::new();
+            let mut attr = Padded::<fi::fi_mr_attr>::zeroed();
             (attr.mr_iov, attr.iov_count, attr.requested_key) = (&memory, 1, 1);
             let remote = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
             attr.access = fi::FI_READ | fi::FI_WRITE | fi::FI_SEND | fi::FI_RECV | remote;
@@ -357,7 +357,7 @@ impl Raw {
 
     #[cold]
     fn error(&self, call: &str, mut code: isize) -> BoxError {
-        let mut entry = Padded::<fi::fi_cq_err_entry>::new();
+        let mut entry = Padded::<fi::fi_cq_err_entry>::zeroed();
         // SAFETY: the queue is open, and the entry padded.
         if unsafe { fi::fi_cq_readerr(self.queue.0, entry.as_mut_ptr(), 0) } > 0 {
             code = -(entry.err as isize);

@@ -3,7 +3,6 @@
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -49,16 +48,11 @@ pub(super) enum BulkOp {
 }
 
 /// Destination of a probe's byte; its address is the operation's context.
+#[derive(Debug)]
 #[repr(C, align(64))]
 struct ProbeBuffer {
     context: UnsafeCell<[MaybeUninit<u8>; 64]>,
     byte: UnsafeCell<u8>,
-}
-
-impl fmt::Debug for ProbeBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ProbeBuffer")
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,7 +20,7 @@ const ENTRIES: usize = 64;
 
 /// Opens a queue. Any thread may use it: providers lock it themselves.
 pub(super) fn open(domain: &Domain) -> Result<Object<fid_eq>, PortError> {
-    let mut attr = Padded::<fi_eq_attr>::new();
+    let mut attr = Padded::<fi_eq_attr>::zeroed();
     attr.size = ENTRIES;
     attr.wait_obj = FI_WAIT_NONE;
     // SAFETY: the fabric is open; the attributes are padded for newer libraries. The endpoint that
@@ -54,7 +54,7 @@ impl Endpoint {
                 return None;
             }
         }
-        let mut entry = Padded::<fi_eq_err_entry>::new();
+        let mut entry = Padded::<fi_eq_err_entry>::zeroed();
         // SAFETY: open; the entry is padded. A zero `err_data_size` requests no details.
         if unsafe { fi_eq_readerr(queue, entry.as_mut_ptr(), 0) } < 0 {
             return None;

@@ -43,7 +43,7 @@ impl Entries {
 }
 
 pub(super) fn open(domain: &Domain, size: usize, wakes: bool) -> Result<Object<fid_cq>, PortError> {
-    let mut attr = Padded::<fi_cq_attr>::new();
+    let mut attr = Padded::<fi_cq_attr>::zeroed();
     attr.size = size;
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = if wakes { FI_WAIT_FD } else { FI_WAIT_NONE };
@@ -93,7 +93,7 @@ impl Endpoint {
     #[cold]
     pub(crate) unsafe fn read_error(&self) -> Option<(*mut c_void, PortError)> {
         let (library, queue) = (self.domain.library(), self.queue.as_ptr());
-        let mut entry = Padded::<fi_cq_err_entry>::new();
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
         // SAFETY: open; the entry is padded. With a zero `err_data_size` the provider's details
         // stay in its own memory, valid until the next read of the queue.
         let code = unsafe { fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };

@@ -19,7 +19,7 @@ const INSERT: &str = "fi_av_insert";
 /// Opens a vector for about `count` addresses; a table, or a map if the provider has no tables.
 pub(super) fn open(domain: &Domain, count: usize) -> Result<Object<fid_av>, PortError> {
     let open = |kind| {
-        let mut attr = Padded::<fi_av_attr>::new();
+        let mut attr = Padded::<fi_av_attr>::zeroed();
         attr.type_ = kind;
         attr.count = count;
         // SAFETY: the domain is open, and the endpoint that owns the vector holds it; the

@@ -106,15 +106,11 @@ impl Context {
         let _ = self.error.compare_exchange(SUCCESS, code, SeqCst, SeqCst);
     }
 
-    pub(crate) fn all_streams(&self) -> Vec<Arc<Stream>> {
-        let streams = lock(&self.streams);
-        streams.legacy.iter().chain(&streams.others).cloned().collect()
-    }
-
     pub(crate) fn synchronize(&self) -> Outcome {
-        for stream in self.all_streams() {
-            stream.wait();
-        }
+        let streams = lock(&self.streams);
+        let all: Vec<_> = streams.legacy.iter().chain(&streams.others).cloned().collect();
+        drop(streams);
+        all.iter().for_each(|stream| stream.wait());
         self.check()
     }
 
