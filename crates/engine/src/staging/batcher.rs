@@ -21,22 +21,24 @@ pub(super) struct Batcher {
     fresh: u32,
     /// Time of the query that saw the last operation, until that is [`IDLE`] ago.
     latest: Option<u64>,
+    /// Whether there is such a time, or an operation since.
+    is_active: bool,
 }
 
 impl Batcher {
     pub(super) fn add_operation(&mut self) {
         self.fresh += 1;
+        self.is_active = true;
     }
 
     /// Returns true if the next iteration should wait for more operations. The clock is read only
     /// while or shortly after operations arrive.
     #[inline]
     pub(super) fn keep_collecting(&mut self, now: impl FnOnce() -> u64) -> bool {
-        let fresh = std::mem::take(&mut self.fresh);
-        if fresh == 0 && self.latest.is_none() {
+        if !self.is_active {
             return false;
         }
-        let now = now();
+        let (now, fresh) = (now(), std::mem::take(&mut self.fresh));
         let pause = self.latest.map_or(IDLE, |latest| now.saturating_sub(latest));
         if fresh > 0 {
             self.latest = Some(now);
@@ -45,7 +47,7 @@ impl Batcher {
                 self.operations += fresh;
             }
         } else if pause >= IDLE {
-            self.latest = None;
+            (self.latest, self.is_active) = (None, false);
         }
         let is_open = (1..MAX_OPERATIONS).contains(&self.operations);
         if is_open && (fresh > 0 || pause < PAUSE) {
