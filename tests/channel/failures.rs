@@ -86,7 +86,7 @@ pub(crate) fn bad_requests(place: &Place) {
     ];
     let failed = c::NLF_ERROR_FAILED as i32;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    for absurd in [1 << 46, usize::MAX >> 1, usize::MAX - 7, usize::MAX] {
+    for absurd in [1 << 60, usize::MAX >> 1, usize::MAX - 7, usize::MAX] {
         let refused = channel.allocate_symmetric(absurd).unwrap_err().to_string();
         assert!(refused.contains(&absurd.to_string()), "{refused}");
     }

@@ -15,7 +15,7 @@ pub(super) fn refuse_some(builder: thread::Builder) -> thread::Builder {
         0 => builder,
         left => {
             REFUSED.set(left - 1);
-            builder.stack_size(1 << 46)
+            builder.stack_size(1 << 60)
         }
     }
 }

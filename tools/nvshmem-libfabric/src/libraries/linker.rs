@@ -174,7 +174,8 @@ mod tests {
              \tlibnvshmem_host.so.3 (libc6,x86-64) => /usr/lib/x/libnvshmem_host.so.3\n\
              \tlibnvshmem_host.so.3 (libc6,AArch64) => /usr/lib/a/libnvshmem_host.so.3\n\
              \tlibold.so (libc6) => /usr/lib32/libold.so\n";
-        let path = PathBuf::from("/usr/lib/x/libnvshmem_host.so.3");
+        let directory = if cfg!(target_arch = "aarch64") { "a" } else { "x" };
+        let path = PathBuf::from(format!("/usr/lib/{directory}/libnvshmem_host.so.3"));
         assert_eq!(parse_cache(text), [(String::from("libnvshmem_host.so.3"), path)]);
     }
 }
