@@ -169,13 +169,14 @@ impl Bed {
 
     /// A page that nobody may read, behind one that this process may.
     pub(crate) fn hidden(&self) -> usize {
+        const PAGE: usize = 64 << 10; // as large as those of some kernels for Arm
         // SAFETY: a mapping of its own.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let pages = libc::mmap(ptr::null_mut(), 8192, libc::PROT_NONE, flags, -1, 0);
+            let pages = libc::mmap(ptr::null_mut(), 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(pages, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(pages, 4096, libc::PROT_READ | libc::PROT_WRITE), 0);
-            pages as usize + 4096
+            assert_eq!(libc::mprotect(pages, PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
+            pages as usize + PAGE
         }
     }
 

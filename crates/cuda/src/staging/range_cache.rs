@@ -89,17 +89,19 @@ mod tests {
 
     #[test]
     fn readable_bytes_are_mapped() {
+        const PAGE: usize = 64 << 10; // as large as those of some kernels for Arm
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: two pages of this test's, of which the second is closed.
         let page = unsafe {
-            let pages = libc::mmap(ptr::null_mut(), 8192, libc::PROT_READ, flags, -1, 0);
-            assert_eq!(libc::mprotect(pages.add(4096), 4096, libc::PROT_NONE), 0);
+            let pages = libc::mmap(ptr::null_mut(), 2 * PAGE, libc::PROT_READ, flags, -1, 0);
+            assert_eq!(libc::mprotect(pages.add(PAGE), PAGE, libc::PROT_NONE), 0);
             pages as usize
         };
-        let last = [4088, 4095, 4096, 4103, 8191].map(|at| is_readable(page + at));
+        let last = [PAGE - 8, PAGE - 1, PAGE, PAGE + 7, 2 * PAGE - 1];
+        let last = last.map(|at| is_readable(page + at));
         assert_eq!(last, [true, true, false, false, false]);
         assert!(is_readable(page) && ![0, 7, 8].iter().any(|addr| is_readable(*addr)));
         // SAFETY: mapped above.
-        unsafe { libc::munmap(page as *mut _, 8192) };
+        unsafe { libc::munmap(page as *mut _, 2 * PAGE) };
     }
 }

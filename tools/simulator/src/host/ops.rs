@@ -13,7 +13,7 @@ use crate::memory::address::{Place, SymAddr};
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
 
-const PAGE: usize = 4096;
+const PAGE: usize = 64 << 10; // as large as those of some kernels for Arm
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -99,7 +99,7 @@ pub struct Ops {
 impl Ops {
     pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Result<Ops> {
         let got = AtomicBool::default();
-        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
+        let edge = Mapping::new(2 * PAGE as u64, PAGE as u64)?;
         edge.forbid(PAGE)?;
         Ok(Ops { shared, thread, got, edge: Mutex::new(edge) })
     }
