@@ -127,6 +127,24 @@ fn repeated_bytes_are_copied_once() {
     }
 }
 
+/// A kernel queues an operation each 600 ns, and the proxy thread asks many times in between.
+#[test]
+fn spaced_puts_share_lists() {
+    let mut job = job(&shape(true), 7, CALM);
+    job.fabric.trace_calls();
+    for token in 0..TOKENS {
+        job.put(0, 1, place(token), LEN).unwrap();
+        for _ in 0..6 {
+            if !job.lane(0).is_collecting() {
+                job.lane(0).progress().unwrap();
+            }
+            job.fabric.pass_time(100);
+        }
+    }
+    job.until_quiet(0, 1);
+    assert_eq!(job.copies(0), 3, "the first, and two lists");
+}
+
 #[test]
 fn waiting_puts_keep_their_memory() {
     let mut job = job(&shape(true), 5, CALM);

@@ -19,9 +19,9 @@ pub(super) struct Batcher {
     /// Operations in the batch, and those since the last query.
     operations: u32,
     fresh: u32,
-    /// Time of the query that saw the last operation, until that is [`IDLE`] ago.
-    latest: Option<u64>,
-    /// Whether there is such a time, or an operation since.
+    /// Time of the query that saw the last operation.
+    latest: u64,
+    /// Whether operations arrive, or the last one came less than [`IDLE`] ago.
     is_active: bool,
 }
 
@@ -39,15 +39,15 @@ impl Batcher {
             return false;
         }
         let (now, fresh) = (now(), std::mem::take(&mut self.fresh));
-        let pause = self.latest.map_or(IDLE, |latest| now.saturating_sub(latest));
+        let pause = now.saturating_sub(self.latest);
         if fresh > 0 {
-            self.latest = Some(now);
+            self.latest = now;
             // One that comes alone is started at once.
             if pause < IDLE {
                 self.operations += fresh;
             }
         } else if pause >= IDLE {
-            (self.latest, self.is_active) = (None, false);
+            self.is_active = false;
         }
         let is_open = (1..MAX_OPERATIONS).contains(&self.operations);
         if is_open && (fresh > 0 || pause < PAUSE) {
@@ -80,16 +80,16 @@ mod tests {
     fn batch_ends_when_full_or_paused() {
         let mut batcher = Batcher::default();
         batcher.add_operation();
-        assert!(!batcher.keep_collecting(|| 0));
+        assert!(!batcher.keep_collecting(|| IDLE), "the first is alone");
         for _ in 0..3 {
-            for at in 1..u64::from(MAX_OPERATIONS) {
+            for _ in 1..MAX_OPERATIONS {
                 batcher.add_operation();
-                assert!(batcher.keep_collecting(|| at));
+                assert!(batcher.keep_collecting(|| IDLE + 1));
             }
             batcher.add_operation();
-            assert!(!batcher.keep_collecting(|| u64::from(MAX_OPERATIONS)), "full");
+            assert!(!batcher.keep_collecting(|| IDLE + 1), "full");
         }
-        let last = u64::from(MAX_OPERATIONS) + IDLE - 1;
+        let last = 2 * IDLE;
         batcher.add_operation();
         assert!(batcher.keep_collecting(|| last) && batcher.keep_collecting(|| last + PAUSE - 1));
         assert!(!batcher.keep_collecting(|| last + PAUSE), "paused");
