@@ -19,8 +19,8 @@ fi
 # For programs that tests start, and compile.
 mkdir -p "$home/bin" && ln -sfn /usr/bin/aarch64-linux-gnu-gcc "$home/bin/cc"
 [[ -e $BINFMT/register ]] || mount -t binfmt_misc binfmt_misc "$BINFMT" || exit 2
-[[ -e $BINFMT/qemu-aarch64 ]] || printf %s '@qemu-aarch64@M@@\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00@' \
-    '\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff@/usr/bin/qemu-aarch64@FP' >"$BINFMT/register"
+[[ -e $BINFMT/qemu-aarch64 ]] || { trap 'echo -1 >"$BINFMT/qemu-aarch64"' EXIT && printf %s '@qemu-aarch64@M@@\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00@' \
+    '\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff@/usr/bin/qemu-aarch64@FP' >"$BINFMT/register"; }
 NVSHMEM_TEST_LIBFABRIC2=$(scripts/libfabric2.sh '' aarch64)
 export NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_FULL='' NVSHMEM_TEST_SEEDS=5 NVCC='' QEMU_LD_PREFIX=$home/root
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc

@@ -76,7 +76,7 @@ fn bytes_like_the_mark_end(bed: &Bed) {
     }
 }
 
-/// A copy alone in its stream, which is not done before this test has looked that often.
+/// Polls of a slow copy read memory: few of them call the driver.
 fn polling_makes_few_driver_calls(bed: &Bed) {
     const POLLS: u64 = 5000;
     let mut setup = Setup::new(bed, 1 << 16);

@@ -143,7 +143,7 @@ fn different_nics(mut job: JobSettings) -> Result<(), Failed> {
     ends(&on(&network, job)?, &["PE 0 and PE 3", "rail0 of ", "rail1 of "])
 }
 
-/// All PEs have failed, each with an error that has these parts.
+/// Checks that every PE has failed, with an error that contains these parts.
 fn ends(report: &JobReport, parts: &[&str]) -> Result<(), Failed> {
     for pe in &report.pes {
         if !matches!(pe.outcome, Outcome::Failed(_)) {

@@ -196,7 +196,7 @@ impl Proof {
                     let Some((from, theirs)) = prober(seal, packet.bytes()) else { continue };
                     let bit = 1u64.checked_shl(theirs.0.into()).unwrap_or(0);
                     let mut senders = peers.iter_mut().filter(|peer| peer.pe == from);
-                    // One that was heard before may be a stranger's copy.
+                    // A probe heard before may be a stranger's replay.
                     if let Some(peer) = senders.find(|peer| peer.unheard & bit != 0) {
                         peer.unheard &= !bit;
                         is_idle = false;

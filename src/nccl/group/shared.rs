@@ -24,10 +24,9 @@ use engine::thread_wait::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
-/// Longest collecting of operations whose device copies go together.
+/// Least time, if the lane collects puts whose device copies go together, and greatest time for
+/// which passes are waited for.
 const COLLECTING: Duration = Duration::from_micros(5);
-
-/// Longest collecting of any operations, however long an iteration takes.
 const MAX_COLLECTING: Duration = Duration::from_micros(50);
 
 const LET_GO: Duration = Duration::from_secs(1);
@@ -64,7 +63,7 @@ struct Passes {
     /// Start of the first of them, and the block of the latest.
     since: Option<(Instant, BlockId)>,
     /// Twice what the last iteration took that moved something.
-    worth: Duration,
+    limit: Duration,
 }
 
 impl Passes {
@@ -81,14 +80,14 @@ impl Passes {
         let (since, latest) = self.since.unwrap_or((now, block));
         // Passes over other blocks do not count.
         self.since = Some((since, if is_fresh { block } else { latest }));
-        let most = if takes_more { COLLECTING.max(self.worth) } else { self.worth };
+        let most = if takes_more { COLLECTING.max(self.limit) } else { self.limit };
         now.duration_since(since) < most
     }
 
     /// Begins anew after an iteration. `took`: the time of one that moved something.
     fn iterated(&mut self, took: Option<Duration>) {
         self.since = None;
-        self.worth = took.map_or(self.worth, |took| MAX_COLLECTING.min(2 * took));
+        self.limit = took.map_or(self.limit, |took| MAX_COLLECTING.min(2 * took));
     }
 }
 
@@ -321,7 +320,7 @@ impl Shared {
     }
 
     /// Makes progress for NCCL, after a pass over a block of contexts. Defers it to the next pass
-    /// while passes bring operations, for no longer than an iteration is worth.
+    /// while passes bring operations, for twice the time of an iteration at most.
     pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();
@@ -449,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passes_wait_as_long_as_worth() {
+    fn passes_wait_for_two_iterations() {
         let (one, other, start) = (BlockId(1), BlockId(2), Instant::now());
         let at = |us| move || start + Duration::from_micros(us);
         let mut passes = Passes::default();

@@ -304,7 +304,7 @@ fn copies_allocate_nothing(bed: &Bed) {
     for words in [stream_only(), WordsOptions::default()] {
         let (mut stage, _region) = Stage::with(bed, heap, 2 * GRANULARITY, options(4, words));
         assert_eq!(stage.port.reach(heap, 1), Ok(Reach::Staged));
-        // As many as may be under way, each over a border.
+        // The largest batch, of copies that each cross the border of two allocations.
         let (memory, bounce) = (heap + GRANULARITY - 4, stage.bounce(OUT, 0));
         let most: [_; MAX_BATCH_COPIES] = std::array::from_fn(|tag| {
             let copy = Copy { direction: OUT, memory, bounce: bounce + 8 * tag, len: 8 };
