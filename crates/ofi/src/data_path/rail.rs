@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
+use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA, Version};
 
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
@@ -121,13 +121,15 @@ impl Rail {
 
     pub(crate) fn limits_of(device: &Device, options: &Options) -> RailLimits {
         let info = &device.info;
+        let is_new = info.library().version() >= Version::new(2, 5);
+        let longest = device.profile.longest_message[usize::from(is_new)];
         RailLimits {
             max_segment: at_most(info.ep_attr().max_msg_size, options.max_segment, LONGEST_SEGMENT),
             depth: at_most(info.tx_attr().size, options.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: needs_desc(info.mr_mode())
                 || *device.profile.heeds_descriptors && info.reaches_devices(),
             immediate_data: ImmediateData::of(device.profile, info).offered,
-            longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
+            longest_message: longest.clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
             bulk: 0,
         }
     }

@@ -61,9 +61,10 @@ facts! {
     immediate_data: bool = false, "whether its completion queue has room for all peers has not been examined";
     /// Whether the rail continues after any error of a receive.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
-    /// Bytes of the longest message that costs little more than a short one, up to
-    /// `MAX_LONG_MESSAGE`; a smaller value saves memory for receives.
-    longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
+    /// Bytes of the longest message that is cheaper than a write and a message, up to
+    /// `MAX_LONG_MESSAGE`, with libfabric before 2.5 and from 2.5 on; a smaller value saves memory
+    /// for receives.
+    longest_message: [usize; 2] = [MAX_MESSAGE; 2], "what a longer message costs has not been examined";
 
     /// Whether the process may choose any 64-bit memory key, which cannot be guessed then. Else
     /// keys are counted: there may be few, or small ones may be faster.

@@ -2,6 +2,7 @@
 
 use super::fact::Fact;
 use super::profile::{EndpointFiles, FileSize, Profile, SOFTWARE};
+use engine::port::packet::MAX_LONG_MESSAGE;
 
 pub(super) const SHM: Profile = Profile {
     name: "shm",
@@ -24,9 +25,10 @@ pub(super) const SHM: Profile = Profile {
         "tests/ofi, libfabric 2.5.1",
     ),
     longest_message: Fact::code(
-        4096,
-        "up to 4 KiB lie in the buffers that shm has for fi_inject",
-        "libfabric 2.6: prov/shm/src/smr.h (SMR_INJECT_SIZE)",
+        [MAX_LONG_MESSAGE, 4096],
+        "up to 4 KiB lie in the buffers that shm has for fi_inject; before 2.5 it sends a write with \
+         FI_DELIVERY_COMPLETE in segments, which the target has to answer",
+        "libfabric 1.17 to 2.6: prov/shm/src/smr.h (SMR_INJECT_SIZE), smr_ep.c (smr_select_proto)",
     ),
     // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and copies
     // device memory with the runtime on the default stream. Such a copy waits for kernels that run
