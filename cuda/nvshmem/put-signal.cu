@@ -156,6 +156,24 @@ void verify_all(Job &job, Message message, const std::vector<uint64_t> &sizes, u
     }
 }
 
+// Data and words on both sides of an address at which one allocation of the heap may end and the
+// next begin: with NVSHMEM_CUMEM_GRANULARITY=2097152 each multiple of 2 MiB is one.
+void verify_at_border(Job &job, uint8_t *source, uint64_t bytes) {
+    constexpr uint64_t kBorder = 2 << 20;
+    Symmetric<uint8_t> area(job, 4 * kBorder);
+    uint8_t *first = area.get() + kBorder - reinterpret_cast<uint64_t>(area.get()) % kBorder;
+    uint8_t *second = first + kBorder, *third = second + kBorder;
+    const auto words = [](uint8_t *at) { return reinterpret_cast<Words *>(at); };
+    for (const Message &message : {Message{source, first - bytes / 2, 0, words(third + kBorder / 2)},
+                                   Message{source, second - bytes, 0, words(second)},
+                                   Message{source, third, 0, words(third) - 1}}) {
+        area.fill(0);
+        job.barrier();
+        Progress progress;
+        verify_all(job, message, {bytes}, 3, progress);
+    }
+}
+
 template <Scope kScope>
 void measure(Job &job, Message message, const std::vector<uint64_t> &sizes, uint64_t rounds,
              Progress &progress, const Table &table) {
@@ -192,6 +210,9 @@ int main(int argc, char **argv) {
         std::vector<uint64_t> checked{0, 1, 61};
         checked.push_back(std::min<uint64_t>(highest, 50'003));
         verify_all(job, message, checked, 5, progress);
+        for (const uint64_t bytes : {64, 8192}) {
+            verify_at_border(job, source.get(), std::min(highest, bytes));
+        }
 
         const Table table(job, "put with signal, there and back, halved, PE 0 and PE 1", kLatency);
         const std::vector<uint64_t> sizes = sizes_between(lowest, highest);

@@ -106,7 +106,7 @@ impl Staging {
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
             if bytes > 0 && (waits || bytes >= MAX_BYTES)
                 || batch.len() > MAX_BATCH_COPIES - MAX_RECORDS
-                || number > 0 && self.is_first_in_order(token)
+                || number > 0 && self.goes_alone(core, token)
             {
                 break;
             }
@@ -139,8 +139,9 @@ impl Staging {
             _ => CopySpan::All,
         };
         let placed = self.bytes_of(index).and_then(|bytes| {
-            if part == CopySpan::All {
-                // As late as possible: regions may be released while a receive waits.
+            // As late as possible: regions may be released while a receive waits.
+            let is_located = self.receives.get(index).is_some_and(|r| !r.records.is_empty());
+            if part == CopySpan::All && !is_located {
                 self.locate_records(core, index, bytes)?;
             }
             Ok(bytes)
@@ -164,24 +165,34 @@ impl Staging {
         }
     }
 
-    fn is_first_in_order(&mut self, token: Token) -> bool {
-        // Whether the records are ordered is known only once they are read.
+    /// Returns true if a receive has ordered records, which are located now. Many lists of unordered
+    /// ones are copied together.
+    fn goes_alone<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
         let Token::Receive(index) = token else { return false };
         let receive = self.receives.get(index);
-        receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
+        if receive.is_none_or(|r| r.state != ReceiveState::Arrived || !r.may_be_ordered()) {
+            return false;
+        }
+        let bytes = self.bytes_of(index);
+        let located = bytes.and_then(|bytes| self.locate_records(core, index, bytes));
+        let Some(receive) = self.receives.get(index) else { return false };
+        if located.is_err() {
+            // They are located once more, and the receive ends with the error.
+            receive.records.clear();
+        }
+        receive.is_unordered = !are_ordered(&receive.records);
+        !receive.is_unordered
     }
 
     /// Starts a receive with ordered records as one ordered batch. Returns None if the records are
     /// unordered or the device takes no such batch: sections are then copied one by one.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(index) = token else { return None };
-        if self.len_ready(core, token).is_none() || !self.is_first_in_order(token) {
+        if self.len_ready(core, token).is_none() || !self.goes_alone(core, token) {
             return None;
         }
-        let bytes = self.bytes_of(index);
-        let read = bytes.and_then(|bytes| self.locate_records(core, index, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
-        let started = read.and_then(|bytes| {
+        let started = self.bytes_of(index).and_then(|bytes| {
             let is_staged = self.append_steps(core, index, bytes, &mut steps)?;
             match &mut self.stager {
                 Some(stager) if is_staged => {
@@ -222,8 +233,8 @@ impl Staging {
         }
     }
 
-    /// Appends the steps of a receive with ordered records. Returns false if they are unordered, or
-    /// if the CPU has to change one of the words.
+    /// Appends the steps of a receive with ordered records. Returns false if the CPU has to change
+    /// one of the words.
     fn append_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -232,9 +243,6 @@ impl Staging {
         steps: &mut Vec<OrderedStep>,
     ) -> Result<bool, PortError> {
         let Some(receive) = self.receives.get(index) else { return Ok(false) };
-        if !are_ordered(&receive.records) {
-            return Ok(false);
-        }
         let mut begin = 0;
         while begin < receive.records.len() {
             let range = section_at(&receive.records, begin);
