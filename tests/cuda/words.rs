@@ -105,7 +105,7 @@ fn deferred_word_behind_late_batch(bed: &Bed) {
     bed.slow(1_500_000_000);
     let steps = [
         OrderedStep::Copy { copy, is_ordered: true },
-        OrderedStep::Apply { addr: heap + 64, atomic: set, is_ordered: true },
+        OrderedStep::Apply { addr: heap + 64, atomic: set },
     ];
     assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
     stage.port.queue_atomic(heap + 128, &set, DeferredOrder::After).expect("it is deferred");

@@ -167,7 +167,7 @@ impl Model<'_> {
                 let op = ops[self.random.below(3)];
                 let atomic = atomic(op, width, self.random.below(1 << 20));
                 apply(&mut memory[at..at + 8], &atomic);
-                OrderedStep::Apply { addr: base + slot + at, atomic, is_ordered }
+                OrderedStep::Apply { addr: base + slot + at, atomic }
             })
             .collect();
         if self.bed.is_fake() {

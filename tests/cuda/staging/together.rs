@@ -142,10 +142,7 @@ fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<OrderedStep> {
         let (addr, operand) = (heap + 8 * usize::from(op.sets()), number as u64 + 1);
         let atomic = atomic(op, Width::Eight, operand);
         let copy = Copy { direction: IN, memory, bounce, len: LEN };
-        [
-            OrderedStep::Copy { copy, is_ordered: true },
-            OrderedStep::Apply { addr, atomic, is_ordered: true },
-        ]
+        [OrderedStep::Copy { copy, is_ordered: true }, OrderedStep::Apply { addr, atomic }]
     };
     (0..tokens).flat_map(token).collect()
 }
@@ -161,9 +158,9 @@ fn groups(stage: &Stage, heap: usize, tokens: usize, has_words: bool) -> Vec<Ord
             let copy = Copy { direction: IN, memory, bounce, len: LEN };
             OrderedStep::Copy { copy, is_ordered: group != 0 && number == 0 }
         };
-        let word = |number: usize| {
+        let word = |_| {
             let atomic = atomic(AtomicOp::SignalAdd, Width::Eight, 1);
-            OrderedStep::Apply { addr: heap, atomic, is_ordered: number == 0 }
+            OrderedStep::Apply { addr: heap, atomic }
         };
         (0..tokens).map(copy).chain((0..tokens).filter(|_| has_words).map(word))
     };
@@ -198,7 +195,7 @@ fn words_beneath_copies_are_not_ordered(bed: &Bed) {
     let copy = of(heap);
     let step = |op, addr, width| {
         let atomic = atomic(op, width, 1);
-        OrderedStep::Apply { addr, atomic, is_ordered: true }
+        OrderedStep::Apply { addr, atomic }
     };
     let add = step(AtomicOp::Add, heap + 56, Width::Eight);
     let add_half = step(AtomicOp::Add, heap + 60, Width::Four);
@@ -235,7 +232,7 @@ fn ordered_words_wait_for_the_same(bed: &Bed) {
         let copy = Copy { direction: IN, memory: heap + 4096, bounce, len: LEN };
         let word = |(addr, width): &(usize, Width)| {
             let atomic = atomic(AtomicOp::Set, *width, 3);
-            OrderedStep::Apply { addr: heap + addr, atomic, is_ordered: true }
+            OrderedStep::Apply { addr: heap + addr, atomic }
         };
         let copy = std::iter::once(OrderedStep::Copy { copy, is_ordered: true });
         copy.chain(words.iter().map(word)).collect::<Vec<_>>()
@@ -263,7 +260,7 @@ fn stored_word_waits_for_no_copy(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
     bed.write(heap, &[0; 16]);
     let set = atomic(AtomicOp::Set, Width::Eight, 3);
-    let word = |addr| OrderedStep::Apply { addr, atomic: set, is_ordered: true };
+    let word = |addr| OrderedStep::Apply { addr, atomic: set };
     assert_eq!(stage.port.start_in_order(&[word(heap)], 3), Ok(Some(Posted::Yes)));
     until(|| (bed.word(heap) == 3).then_some(()));
     bed.slow(1_500_000_000);
@@ -319,7 +316,7 @@ fn refused_words_are_told(bed: &Bed) {
         let set = |addr, width| {
             let (op, operand) = (AtomicOp::Set, 9);
             let atomic = atomic(op, width, operand);
-            OrderedStep::Apply { addr, atomic, is_ordered: true }
+            OrderedStep::Apply { addr, atomic }
         };
         let copy =
             Copy { direction: IN, memory: heap + 4096, bounce: stage.bounce(IN, 0), len: LEN };

@@ -105,6 +105,56 @@ fn warps_at_once_take_few_messages() {
     }
 }
 
+/// The same one behind the other, while the device copies: signals are stored in their order, behind
+/// all before them.
+#[test]
+fn ordered_signals_share_lists() {
+    const WORDS: usize = 100_000;
+    for (strong, takes_lists) in [(false, false), (false, true), (true, false), (true, true)] {
+        let script = Script { delay: (2_000, 3_000), takes_lists, ..CALM };
+        let mut job = job(&shape(true), 7, script);
+        if strong {
+            job.lane(0).order_signals();
+        }
+        job.fabric.trace_calls();
+        let before = job.fabric.events().len();
+        let word = |token| WORDS + 8 * (token * 29 % TOKENS);
+        for token in 0..TOKENS {
+            if strong {
+                job.put_signal(0, 1, &[(place(token), LEN)], word(token)).unwrap();
+            } else {
+                job.put(0, 1, place(token), LEN).unwrap();
+                job.fence(0, 1);
+                job.amo(0, 1, word(token), AtomicOp::SignalAdd, 1).unwrap();
+            }
+            for pe in [0, 1] {
+                if !job.lane(pe).is_collecting() {
+                    job.lane(pe).progress().unwrap();
+                }
+            }
+            job.fabric.pass_time(300);
+        }
+        job.until_quiet(0, 1);
+        let base = job.members[1].base;
+        let mut copied = 0;
+        let mut stored = Vec::new();
+        for event in job.fabric.events().split_off(before) {
+            match event {
+                Event::Copied { pe: Pe(1), .. } => copied += 1,
+                Event::Applied { pe: Pe(1), addr } => {
+                    stored.push(addr - base);
+                    assert!(copied >= stored.len(), "{strong}, {takes_lists}: before its put");
+                }
+                _ => {}
+            }
+        }
+        let expected: Vec<_> = (0..TOKENS).map(word).collect();
+        assert_eq!(stored, expected, "strong: {strong}, takes lists: {takes_lists}");
+        let posts = job.posts(0);
+        assert!(posts <= TOKENS / 3, "strong: {strong}, takes lists: {takes_lists}: {posts} posts");
+    }
+}
+
 #[test]
 fn repeated_bytes_are_copied_once() {
     const EXPERTS: usize = 4;

@@ -42,8 +42,8 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// Step of an ordered batch. An ordered step runs after all steps before it; the others are
-/// unordered among themselves, back to the last ordered step.
+/// Step of an ordered batch. It runs after all steps before it, except that a copy may be
+/// unordered: back to the last ordered step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
     Copy {
@@ -52,7 +52,7 @@ pub enum OrderedStep {
         is_ordered: bool,
     },
     /// An operation on a word that fetches nothing.
-    Apply { addr: usize, atomic: Atomic, is_ordered: bool },
+    Apply { addr: usize, atomic: Atomic },
 }
 
 /// Maximum number of steps of an ordered batch.

@@ -255,16 +255,13 @@ impl Staging {
                 let copy = Copy { direction, memory, bounce: bytes + offset, len };
                 steps.push(OrderedStep::Copy { copy, is_ordered: std::mem::take(&mut is_ordered) });
             }
-            // The words of a section follow its copies, and are unordered among themselves.
-            is_ordered = true;
             for (word, atomic) in section.iter().filter_map(|record| record.signal) {
                 let location = core.locate_word(word, &atomic).map_err(error)?;
                 // The device cannot order its steps with a store of the CPU.
                 if location.reach == Reach::Direct {
                     return Ok(false);
                 }
-                let (addr, is_ordered) = (location.addr, std::mem::take(&mut is_ordered));
-                steps.push(OrderedStep::Apply { addr, atomic, is_ordered });
+                steps.push(OrderedStep::Apply { addr: location.addr, atomic });
             }
         }
         Ok(true)
@@ -381,7 +378,7 @@ impl Staging {
         let count = receive.records.len();
         let changed = match part {
             CopySpan::InOrder => Ok(false),
-            CopySpan::All => self.change_words(core, index, 0..count),
+            CopySpan::All => self.change_words(core, index, 0..count, DeferredOrder::Any),
             CopySpan::Section(begin) => return self.end_section(core, index, begin),
         };
         match changed {
@@ -402,14 +399,15 @@ impl Staging {
         core: &mut Core<P>,
         index: u32,
         range: Range<usize>,
+        order: DeferredOrder,
     ) -> Result<bool, PortError> {
         let mut has_words = false;
         for number in range {
             let record = self.receives.get(index).and_then(|receive| receive.records.get(number));
             let Some((word, atomic)) = record.and_then(|record| record.signal) else { continue };
             let location = core.locate_word(word, &atomic).map_err(error)?;
-            // All puts of the section are stored, and its signals are unordered.
-            self.apply(core, location, &atomic, DeferredOrder::Any)?;
+            // All puts of the section are stored.
+            self.apply(core, location, &atomic, order)?;
             // These words are flushed with the receive, not with the next executed message.
             self.has_deferred = false;
             has_words = true;
@@ -428,7 +426,7 @@ impl Staging {
             }
             let range = section_at(&receive.records, begin);
             begin = range.end;
-            let changed = self.change_words(core, index, range);
+            let changed = self.change_words(core, index, range, DeferredOrder::After);
             // The next section follows these words, so deferred ones are completed first.
             let stored = changed.and_then(|any| if any { self.flush_writes(core) } else { Ok(()) });
             if let Err(error) = stored {

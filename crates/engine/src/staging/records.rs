@@ -1,5 +1,6 @@
 //! Records: several puts and signals that share a bounce buffer and a message. A *section* of the
-//! list is an ordered record, or the first, with the unordered ones after it.
+//! list is an ordered record, or the first, with the unordered ones after it. Its signals follow its
+//! puts. If any record of a list is ordered, its signals are in the order of their records.
 
 use std::ops::{Deref, Range};
 
@@ -25,7 +26,7 @@ pub(super) struct Record {
     pub(super) to: RegionAddr,
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
-    /// Whether it follows all earlier ones, and so starts a section, in which signals follow puts.
+    /// Whether it follows all earlier ones, and so starts a section.
     pub(super) is_ordered: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
@@ -70,8 +71,6 @@ pub(super) struct Records {
     /// [`arrange`](Self::arrange).
     bytes: usize,
     words: usize,
-    /// Signals of the last section.
-    section_words: usize,
     is_ordered: bool,
 }
 
@@ -95,40 +94,41 @@ impl Records {
         self.list
     }
 
-    /// Appends a record if the list with it fits `max_bytes`. Returns whether it did.
-    pub(super) fn add(&mut self, record: Record, max_bytes: usize) -> bool {
+    /// Appends a record if the list with it fits `max_bytes`. Returns whether it did. `orders`:
+    /// signals are in the order of their records from now on.
+    pub(super) fn add(&mut self, record: Record, orders: bool, max_bytes: usize) -> bool {
         let same = |other: &&Record| (other.memory, other.len) == (record.memory, record.len);
         let repeats = self.list.iter().rev().take(LATEST).any(|other| same(&other));
         let record = Record { repeats, ..record };
-        // A signal joins the put right before it, unless the section already has signals.
-        let is_free = record.len == 0 && self.section_words == 0;
-        if is_free && self.fits(None, max_bytes) {
-            if let Some(last) = self.list.last_mut() {
+        // A signal joins the put right before it, unless that has one.
+        let is_free = self.list.last().is_some_and(|last| last.signal.is_none());
+        let joins = record.len == 0 && is_free;
+        if !self.fits((!joins).then_some(&record), orders, max_bytes) {
+            return false;
+        }
+        self.is_ordered |= orders;
+        match self.list.last_mut() {
+            Some(last) if joins => {
                 last.signal = record.signal;
-                (self.words, self.section_words) = (self.words + 1, 1);
-                return true;
+                self.words += 1;
             }
+            _ => self.push(record),
         }
-        let fits = self.fits(Some(&record), max_bytes);
-        if fits {
-            self.push(record);
-        }
-        fits
+        true
     }
 
     fn push(&mut self, record: Record) {
-        let words = usize::from(record.signal.is_some());
-        self.section_words = if record.is_ordered { words } else { self.section_words + words };
-        (self.words, self.is_ordered) = (self.words + words, self.is_ordered || record.is_ordered);
+        self.words += usize::from(record.signal.is_some());
+        self.is_ordered |= record.is_ordered;
         self.bytes += padded_len(&record);
         self.list.push(record);
     }
 
     /// Returns true if the list may have another record; another signal if `another` is None.
-    fn fits(&self, another: Option<&Record>, max_bytes: usize) -> bool {
+    fn fits(&self, another: Option<&Record>, orders: bool, max_bytes: usize) -> bool {
         let count = self.list.len() + usize::from(another.is_some());
         let words = self.words + another.map_or(1, |record| usize::from(record.signal.is_some()));
-        let is_ordered = self.is_ordered || another.is_none_or(|record| record.is_ordered);
+        let is_ordered = self.is_ordered || orders || another.is_some_and(|r| r.is_ordered);
         let bytes = self.bytes + another.map_or(0, padded_len);
         count <= MAX_RECORDS
             && (!is_ordered || words <= MAX_WORDS)
@@ -137,6 +137,10 @@ impl Records {
 
     /// Places the puts in the buffer, as [`arrange`] does.
     pub(super) fn arrange(&mut self) -> usize {
+        if let [first, _, ..] = &mut self.list[..] {
+            // Signals may be ordered where no put is.
+            first.is_ordered = self.is_ordered;
+        }
         arrange(&mut self.list)
     }
 }
@@ -147,11 +151,11 @@ fn padded_len(record: &Record) -> usize {
 
 pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
     let put = Record::put(0, len, RegionAddr { region: 0, offset: 0 });
-    Records::default().fits(Some(&put), max_bytes)
+    Records::default().fits(Some(&put), false, max_bytes)
 }
 
-/// Sorts each section by destination, signals alone last, and assigns the puts their offsets in the
-/// buffer. Returns the end of the last put. A single record is at 0 and has no list.
+/// Sorts the puts of each section by destination, signals alone last, and assigns the puts their
+/// offsets in the buffer. Signals keep their order, whichever puts have them. Returns the end of the last put. A single record is at 0 and has no list.
 fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.offset = 0;
@@ -169,6 +173,7 @@ fn arrange(records: &mut [Record]) -> usize {
         // The flag marks the first of a section, whichever record that is now.
         section.iter_mut().for_each(|record| record.is_ordered = false);
         section[0].is_ordered = is_ordered;
+        sort_signals(section);
     }
     // The list itself is before the puts.
     let mut end = records.len() * RECORD;
@@ -190,6 +195,24 @@ fn arrange(records: &mut [Record]) -> usize {
         records[index].offset = records.iter().find(same).map_or(0, |other| other.offset);
     }
     end
+}
+
+/// Sorts the signals of a section as their records were, whose numbers are in `offset`.
+fn sort_signals(section: &mut [Record]) {
+    for from in 0..section.len() {
+        let mut at = from;
+        while let (Some(_), Some(before)) =
+            (section[at].signal, section[..at].iter().rposition(|record| record.signal.is_some()))
+        {
+            if section[before].offset < section[at].offset {
+                break;
+            }
+            let [one, two] = [section[before], section[at]];
+            (section[before].signal, section[before].offset) = (two.signal, two.offset);
+            (section[at].signal, section[at].offset) = (one.signal, one.offset);
+            at = before;
+        }
+    }
 }
 
 /// Checks a peer's list: it starts with a put, and an ordered one has at most [`MAX_WORDS`]
@@ -236,7 +259,7 @@ mod tests {
             };
             assert_eq!(are_ordered(&[record(0)]), has_signals, "one alone");
             let mut records = Records::default();
-            let added = (0..).take_while(|at| records.add(record(*at), 1 << 16)).count();
+            let added = (0..).take_while(|at| records.add(record(*at), false, 1 << 16)).count();
             assert_eq!((added, are_ordered(&records)), (most, is_ordered));
             assert_eq!(check(&records), Ok(()), "the peer takes what is sent");
         }
@@ -255,6 +278,35 @@ mod tests {
             found,
             [(0, 192, false), (100, 292, false), (400, 448, false), (200, 576, true)]
         );
+    }
+
+    #[test]
+    fn signals_keep_their_order() {
+        let mut records = Records::default();
+        let word = |operand| {
+            let width = crate::atomic::Width::Eight;
+            let op = crate::atomic::AtomicOp::SignalAdd;
+            Some((to(0), Atomic { op, width, float: false, operand, compare: 0 }))
+        };
+        for (number, at) in (0..).zip([400, 100, 300, 0, 200]) {
+            let signal = if number == 1 { None } else { word(number) };
+            let put = Record { signal, ..Record::put(1 + at as usize, 50, to(at)) };
+            assert!(records.add(put, true, 4096));
+        }
+        assert!(records.add(Record { signal: word(5), ..Record::put(0, 0, to(0)) }, true, 4096));
+        records.arrange();
+        let found =
+            records.iter().map(|r| (r.to.offset, r.signal.map(|(_, atomic)| atomic.operand)));
+        let expected = [
+            (0, Some(0)),
+            (100, None),
+            (200, Some(2)),
+            (300, Some(3)),
+            (400, Some(4)),
+            (0, Some(5)),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        assert!(records[0].is_ordered && are_ordered(&records));
     }
 
     #[test]

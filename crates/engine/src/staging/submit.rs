@@ -126,16 +126,24 @@ impl Staging {
         if !by_peer && !peer.order.is_ordered(peer.fence) && op.sent < op.len {
             return Ok(Outcome::Blocked);
         }
-        let awaits_writes = !peer.order.is_written(peer.fence);
+        let mut awaits_writes = !peer.order.is_written(peer.fence);
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
         let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
+        let is_joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
+        let follows_all = core.signals.strong && word.is_some();
+        let peer = core.peers.get_mut(pe);
+        let has_writes = peer.order.has_writes();
+        // In an order group of its own, its message waits once for the writes before it, and takes
+        // along what follows fences. A group is free unless all are in use.
+        let is_apart = has_writes
+            && (follows_all || is_joinable && !peer.waiting_signals.is_empty())
+            && peer.close().is_some();
         let mut signal = None;
         if let Some(word) = word {
-            // Inside a record a strong signal would not wait for unfinished writes.
-            let is_apart = core.signals.strong && core.peers.get(pe).order.has_writes();
-            if by_peer && op.len <= fragment && !is_apart {
+            if by_peer && op.len <= fragment && (is_apart || !(follows_all && has_writes)) {
+                awaits_writes |= follows_all && is_apart;
                 signal = signal_of(Some(word));
                 op.kind = OpKind::Transfer(Direction::Write);
             } else {
@@ -193,8 +201,7 @@ impl Staging {
             self.add_send(send);
             op.sent += len;
         }
-        let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
-        if !joinable {
+        if !is_joinable {
             self.peer(pe).joinable = None;
             self.start(core);
         } else {
@@ -292,28 +299,29 @@ impl Staging {
         }
     }
 
-    /// Adds a put, or a signal alone, to the send that waits for a buffer. `is_ordered`: it follows
-    /// all earlier puts and signals of the lane. Returns whether it was added.
+    /// Adds a put, or a signal alone, to the send that waits for a buffer. `follows_all`: its signal
+    /// follows all earlier puts and signals of the lane. Returns whether it was added.
     fn join<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
         op: &Op,
         record: Record,
-        is_ordered: bool,
+        follows_all: bool,
     ) -> bool {
         let Some(index) = self.peer(pe).joinable else { return false };
         let Some(send) = self.sends.get(index) else { return false };
         let peer = core.peers.get(pe);
-        let is_ordered = is_ordered || peer.fences != send.fences;
+        // A put behind a fence starts a section, whose puts all follow the same fences.
+        let starts = record.len > 0 && peer.fences != send.fences;
+        let is_ordered = follows_all || starts;
         // The record follows puts of this send, writes that the message waits for, and messages
         // that its mark covers. Any other unfinished write would be missed.
         let is_covered = || peer.order.writes_after(send.fence) == 1;
         if send.counts.completion != op.completion || is_ordered && !is_covered() {
             return false;
         }
-        let record = Record { is_ordered, ..record };
-        if !send.records.add(record, send.max_bytes) {
+        if !send.records.add(Record { is_ordered: starts, ..record }, is_ordered, send.max_bytes) {
             return false;
         }
         if is_ordered {
@@ -323,8 +331,7 @@ impl Staging {
             };
             send.after = send.after.max(after);
             send.awaits_writes = true;
-            // After a signal alone the next put still has to follow the fence itself.
-            if record.len > 0 {
+            if starts {
                 send.fences = peer.fences;
             }
         }

@@ -61,12 +61,11 @@ impl World {
         let Some(Moving { call, mut due, .. }) = self.copies.pop() else { return };
         let mut moving = Vec::new();
         for (at, step) in steps.iter().enumerate() {
-            let (OrderedStep::Copy { is_ordered, .. } | OrderedStep::Apply { is_ordered, .. }) =
-                *step;
+            let is_ordered = !matches!(step, OrderedStep::Copy { is_ordered: false, .. });
             due += u64::from(is_ordered && at > 0);
             let (copy, word) = match *step {
                 OrderedStep::Copy { copy, .. } => (copy, None),
-                OrderedStep::Apply { addr, atomic, .. } => (NO_COPY, Some((addr, atomic))),
+                OrderedStep::Apply { addr, atomic } => (NO_COPY, Some((addr, atomic))),
             };
             moving.push(Moving { pe, copy, word, tag, call, due, failed: None });
         }
