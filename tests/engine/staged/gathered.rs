@@ -105,8 +105,8 @@ fn warps_at_once_take_few_messages() {
     }
 }
 
-/// The same one behind the other, while the device copies: signals are stored in their order, behind
-/// all before them.
+/// The same one behind the other, while the device copies: signals are stored in their order,
+/// behind all before them.
 #[test]
 fn ordered_signals_share_lists() {
     const WORDS: usize = 100_000;
@@ -152,6 +152,40 @@ fn ordered_signals_share_lists() {
         assert_eq!(stored, expected, "strong: {strong}, takes lists: {takes_lists}");
         let posts = job.posts(0);
         assert!(posts <= TOKENS / 3, "strong: {strong}, takes lists: {takes_lists}: {posts} posts");
+    }
+}
+
+/// Signals whose puts have left without them share lists with one another, and with later puts.
+#[test]
+fn interleaved_signals_share_lists() {
+    for (warps, takes_lists) in [(2, true), (5, false), (5, true), (16, true)] {
+        let script = Script { delay: (2_000, 3_000), takes_lists, ..CALM };
+        let mut job = job(&shape(true), 7, script);
+        let mut random = Random::new(7);
+        job.fabric.trace_calls();
+        let steps = |token| (0..3).map(move |step| (token, step));
+        let mut left: Vec<_> =
+            (0..warps).map(|warp| (warp..TOKENS).step_by(warps).flat_map(steps)).collect();
+        let mut count = 0;
+        while count < 3 * TOKENS {
+            let Some((token, step)) = left[random.below(warps)].next() else { continue };
+            count += 1;
+            match step {
+                0 => job.put(0, 1, token * LEN, LEN).unwrap(),
+                1 => job.fence(0, 1),
+                _ => job.amo(0, 1, 100_000 + 8 * (token % 8), AtomicOp::SignalAdd, 1).unwrap(),
+            }
+            for pe in [0, 1] {
+                if !job.lane(pe).is_collecting() {
+                    job.lane(pe).progress().unwrap();
+                }
+            }
+            job.fabric.pass_time(200);
+        }
+        job.until_quiet(0, 1);
+        assert!(job.heap(1, 0, TOKENS * LEN) == patterned(0, 0..TOKENS * LEN), "{warps} warps");
+        (0..8).for_each(|word| assert_eq!(job.word(1, 100_000 + 8 * word), 8, "{warps} warps"));
+        assert!(job.posts(0) <= TOKENS / 2, "{warps} warps: {} posts", job.posts(0));
     }
 }
 

@@ -58,6 +58,7 @@ fn puts_that_lead_outside_move_nothing() {
     let good = put(HEAP, 0, 100, 128);
     let with = |op, region, offset| WireRecord { signal: signal(op, region, offset), ..good };
     let alone = WireRecord { len: 0, offset: 0, is_ordered: true, ..with(ADD, HEAP, 800) };
+    let behind = WireRecord { is_ordered: true, offset: 200, ..good };
     let words = |count| [vec![put(HEAP, 0, 100, 8000)], vec![alone; count]].concat();
     let whole = 1024;
     let (far, heap) = (1 << 40, shape(true).heap as u64);
@@ -83,11 +84,14 @@ fn puts_that_lead_outside_move_nothing() {
         (vec![good, with(ADD, HEAP + 900, 800)], 2, whole, (0, 0)),
         (vec![good, with(ADD, HEAP, 804)], 2, whole, (0, 0)),
         (vec![good, with(AtomicOp::FetchAdd, HEAP, 800)], 2, whole, (0, 0)),
-        // Signals alone are behind puts, and no more in an order than a device stores at once.
+        // No more signals in an order than a device stores at once.
         (words(1), 2, 10_000, (1, 1)),
         (words(MAX_WORDS), 1 + MAX_WORDS as u16, 10_000, (1, MAX_WORDS)),
         (words(MAX_WORDS + 1), 2 + MAX_WORDS as u16, 10_000, (0, 0)),
-        (vec![alone, good], 2, whole, (0, 0)),
+        (vec![alone, good], 2, whole, (1, 1)),
+        (vec![alone, behind, alone], 3, whole, (1, 2)),
+        (vec![alone, alone], 2, 2 * RECORD, (0, 2)),
+        (vec![alone, alone], 2, 2 * RECORD - 1, (0, 0)),
         // Puts by themselves, up to the end of the heap.
         (vec![put(HEAP, heap - 100, 100, 0)], 1, 100, (1, 0)),
         (vec![whole_put(heap - 8)], 1, 100, (1, 1)),

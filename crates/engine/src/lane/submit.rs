@@ -411,8 +411,11 @@ impl<P: Port> Lane<P> {
         match op.kind {
             OpKind::Atomic(word) => return self.core.submit_word(pe, word, op.completion),
             OpKind::Signal(word) => {
-                // Puts that wait for a bounce buffer take the signal along.
-                if self.staging.join_signal(&mut self.core, pe, op, word) {
+                // Puts that wait for a bounce buffer take the signal along, and so do signals that
+                // wait for copies.
+                if self.staging.join_signal(&mut self.core, pe, op, word)
+                    || self.staging.open_signal(&mut self.core, pe, op, word, handle)?
+                {
                     return Ok(Outcome::Done);
                 }
                 return self.core.submit_signal(pe, word, None, op.completion);

@@ -81,15 +81,21 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes a buffer for the next waiting transfer whose peer may have one. Tries a few peers.
-    pub(super) fn next(&mut self) -> Option<(u32, BounceBuffer)> {
+    /// Takes a buffer for the next waiting transfer that `may` have one, and whose peer may. Tries a
+    /// few peers.
+    pub(super) fn next(
+        &mut self,
+        mut may: impl FnMut(Pe, u32) -> bool,
+    ) -> Option<(u32, BounceBuffer)> {
         if self.free.is_empty() {
             return None;
         }
         for _ in 0..self.ring.len().min(ATTEMPTS as usize) {
             let pe = self.ring.pop_front()?;
-            let Some(buffer) = self.take(pe) else {
-                // The peer has its share: the others come first.
+            let first = self.peer(pe).waiting.front();
+            let is_next = first.is_some_and(|token| may(pe, *token));
+            let Some(buffer) = is_next.then(|| self.take(pe)).flatten() else {
+                // Its first one waits, or the peer has its share: the others come first.
                 self.ring.push_back(pe);
                 continue;
             };
@@ -135,7 +141,7 @@ mod tests {
     }
 
     fn given(pool: &mut Pool) -> Vec<u32> {
-        std::iter::from_fn(|| pool.next()).map(|(token, _)| token).collect()
+        std::iter::from_fn(|| pool.next(|_, _| true)).map(|(token, _)| token).collect()
     }
 
     #[test]

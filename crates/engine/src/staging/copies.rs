@@ -165,8 +165,8 @@ impl Staging {
         }
     }
 
-    /// Returns true if a receive has ordered records, which are located now. Many lists of unordered
-    /// ones are copied together.
+    /// Returns true if a receive has ordered records, which are located now. Several lists of
+    /// unordered ones are copied together.
     fn goes_alone<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
         let Token::Receive(index) = token else { return false };
         let receive = self.receives.get(index);
@@ -216,6 +216,11 @@ impl Staging {
                 Some(Posted::Again)
             }
             Ok(None) => {
+                if receive.records[section_at(&receive.records, 0)].iter().all(|r| r.len == 0) {
+                    self.ready(CopyDirection::In).pop_front();
+                    self.end_section(core, index, 0);
+                    return Some(Posted::Yes);
+                }
                 if receive.records.iter().any(|record| record.is_ordered) {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Section(0));
                 } else {

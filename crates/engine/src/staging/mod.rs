@@ -294,7 +294,7 @@ impl Staging {
 
     fn assign_buffers<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) {
         loop {
-            let Some(stager) = &mut self.stager else { return };
+            let Self { stager: Some(stager), sends, .. } = self else { return };
             // While the device takes no copy, waiting puts stay open for more to join.
             let is_out = direction == CopyDirection::Out;
             if !stager.pool(direction).is_waited_for()
@@ -302,7 +302,16 @@ impl Staging {
             {
                 return;
             }
-            let Some((token, buffer)) = stager.pool(direction).next() else { return };
+            // So do signals, until the writes before them have left.
+            let may = |pe: Pe, token| {
+                let Token::Send(index) = Token::of(token) else { return true };
+                let order = &mut core.peers.get_mut(pe).order;
+                order.settle();
+                sends
+                    .get(index)
+                    .is_none_or(|s| !s.starts_with_signal() || order.is_written(s.fence))
+            };
+            let Some((token, buffer)) = stager.pool(direction).next(may) else { return };
             match Token::of(token) {
                 Token::Send(index) => self.gather(core, index, buffer),
                 Token::Receive(index) => self.start_read(index, buffer),

@@ -150,7 +150,7 @@ impl Staging {
                 ReceiveTarget::One(record)
             }
             PullTarget::List(count) => {
-                if usize::from(count) > MAX_RECORDS || len <= usize::from(count) * RECORD {
+                if usize::from(count) > MAX_RECORDS || len < usize::from(count) * RECORD {
                     return Err(format!("a list of {count} puts in {len} bytes"));
                 }
                 ReceiveTarget::List(count)

@@ -1,6 +1,6 @@
 //! Records: several puts and signals that share a bounce buffer and a message. A *section* of the
-//! list is an ordered record, or the first, with the unordered ones after it. Its signals follow its
-//! puts. If any record of a list is ordered, its signals are in the order of their records.
+//! list is an ordered record, or the first, with the unordered ones after it. Its signals follow
+//! its puts. If any record of a list is ordered, its signals are in the order of their records.
 
 use std::ops::{Deref, Range};
 
@@ -155,7 +155,8 @@ pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
 }
 
 /// Sorts the puts of each section by destination, signals alone last, and assigns the puts their
-/// offsets in the buffer. Signals keep their order, whichever puts have them. Returns the end of the last put. A single record is at 0 and has no list.
+/// offsets in the buffer. Signals keep their order, whichever puts have them. Returns the end of
+/// the last put. A single record is at 0 and has no list.
 fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.offset = 0;
@@ -215,16 +216,13 @@ fn sort_signals(section: &mut [Record]) {
     }
 }
 
-/// Checks a peer's list: it starts with a put, and an ordered one has at most [`MAX_WORDS`]
-/// signals, which a device can store at once.
+/// Checks a peer's list: an ordered one has at most [`MAX_WORDS`] signals, which a device can store
+/// at once.
 pub(super) fn check(records: &[Record]) -> Result<(), String> {
     if are_ordered(records) && words(records) > MAX_WORDS {
         return Err(format!("{} signals in an order", words(records)));
     }
-    match records.first() {
-        Some(first) if first.len > 0 => Ok(()),
-        _ => Err(String::from("a signal without a put")),
-    }
+    Ok(())
 }
 
 #[cfg(test)]

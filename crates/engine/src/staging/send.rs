@@ -90,6 +90,10 @@ impl StagedSend {
         if let SendTarget::Get(..) = self.to { "peer's get" } else { "put" }
     }
 
+    pub(super) fn starts_with_signal(&self) -> bool {
+        self.records.first().is_some_and(|record| record.len == 0)
+    }
+
     fn is_own(&self) -> bool {
         !matches!(self.to, SendTarget::Get(..))
     }
@@ -148,6 +152,7 @@ impl Staging {
         // No order group counts replies: the watchdog reads this while the buffer is in use.
         core.peers.get_mut(pe).replies_owed += u32::from(!send.is_own());
         send.len = send.records.arrange();
+        let has_bytes = send.records.iter().any(Record::has_bytes);
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
         let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
         let mut written = 0;
@@ -167,7 +172,13 @@ impl Staging {
                 return self.fail_send(core, index, error);
             }
         }
-        self.ready(CopyDirection::Out).push_back(Token::Send(index));
+        if has_bytes {
+            return self.ready(CopyDirection::Out).push_back(Token::Send(index));
+        }
+        if let Some(send) = self.sends.get(index) {
+            send.state = SendState::Outgoing(0);
+        }
+        self.outgoing.push_back(Token::Send(index));
     }
 
     pub(super) fn buffer_addr(&self, direction: CopyDirection, buffer: BounceBuffer) -> usize {
@@ -283,6 +294,9 @@ impl Staging {
     fn send_message<P: Port>(&mut self, core: &mut Core<P>, index: u32) -> Attempt {
         let Some(send) = self.sends.get(index) else { return Ok(Outcome::Done) };
         let (pe, len) = (send.pe, send.len);
+        if let [Record { len: 0, signal: Some((addr, atomic)), .. }] = send.records[..] {
+            return self.send_body(core, index, Body::Word { addr, atomic }, Tail::NONE);
+        }
         let target = match (&send.to, &send.records[..]) {
             (SendTarget::Get(get, seq), _) => {
                 PullTarget::Get(GetId { number: *get, low: seq.low() })

@@ -16,7 +16,7 @@ use crate::request::{LocalSide, Request};
 use crate::staging::records::{Record, Records, fits_alone};
 use crate::staging::send::{SendState, SendTarget, StagedSend};
 use crate::staging::{MAX_IN_FLIGHT, Staging, Token, failed};
-use crate::wire::handle::{HandleError, HandleView};
+use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
 
@@ -131,19 +131,15 @@ impl Staging {
             return Ok(Outcome::PeerFull);
         }
         let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
-        let is_joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
-        let follows_all = core.signals.strong && word.is_some();
-        let peer = core.peers.get_mut(pe);
-        let has_writes = peer.order.has_writes();
-        // In an order group of its own, its message waits once for the writes before it, and takes
-        // along what follows fences. A group is free unless all are in use.
-        let is_apart = has_writes
-            && (follows_all || is_joinable && !peer.waiting_signals.is_empty())
-            && peer.close().is_some();
         let mut signal = None;
         if let Some(word) = word {
-            if by_peer && op.len <= fragment && (is_apart || !(follows_all && has_writes)) {
-                awaits_writes |= follows_all && is_apart;
+            let peer = core.peers.get_mut(pe);
+            let follows_writes = core.signals.strong && peer.order.has_writes();
+            // In an order group of its own the message waits for the writes before it. All groups
+            // may be in use.
+            let fits = by_peer && op.len <= fragment;
+            if fits && (!follows_writes || peer.close().is_some()) {
+                awaits_writes |= follows_writes;
                 signal = signal_of(Some(word));
                 op.kind = OpKind::Transfer(Direction::Write);
             } else {
@@ -201,7 +197,8 @@ impl Staging {
             self.add_send(send);
             op.sent += len;
         }
-        if !is_joinable {
+        let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
+        if !joinable {
             self.peer(pe).joinable = None;
             self.start(core);
         } else {
@@ -299,8 +296,8 @@ impl Staging {
         }
     }
 
-    /// Adds a put, or a signal alone, to the send that waits for a buffer. `follows_all`: its signal
-    /// follows all earlier puts and signals of the lane. Returns whether it was added.
+    /// Adds a put, or a signal alone, to the send that waits for a buffer. `follows_all`: its
+    /// signal follows all earlier puts and signals of the lane. Returns whether it was added.
     fn join<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -354,6 +351,56 @@ impl Staging {
         let nowhere = RegionAddr { region: 0, offset: 0 };
         let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
         self.join(core, pe, op, record, true)
+    }
+}
+
+impl Staging {
+    /// Begins a send with a signal that has to wait for copies: signals and puts behind it may
+    /// join. Returns false, without effect, if it need not wait for any or cannot.
+    pub(crate) fn open_signal<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        op: &Op,
+        word: WordOp,
+        handle: &HandleBytes,
+    ) -> Result<bool, EngineError> {
+        let in_flight = self.peers.get(pe.index()).map_or(0, |peer| peer.in_flight);
+        let Some(stager) = &self.stager else { return Ok(false) };
+        let own = stager.bounce.bounce_len;
+        let remote = HandleView::check(handle)?;
+        let peer = core.peers.get_mut(pe);
+        let waits = (1..MAX_IN_FLIGHT).contains(&in_flight) && peer.order.has_writes();
+        if !waits || !remote.is_staged() || peer.close().is_none() {
+            return Ok(false);
+        }
+        let max_len = own.min(remote.bounce_len());
+        let max_bytes = if self.is_mapped_by(pe) { max_len } else { max_len.min(FRAGMENT) };
+        let after = core.last_before_separate_signal(pe);
+        let counts = self.begin_transfer(core, pe, Class::Write, op.completion);
+        let nowhere = RegionAddr { region: 0, offset: 0 };
+        let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
+        let records = Records::of(record, self.spare.pop().unwrap_or_default());
+        let peer = core.peers.get(pe);
+        let (fences, fence) = (peer.fences, peer.order.last());
+        self.add_send(StagedSend {
+            pe,
+            to: SendTarget::Records,
+            state: SendState::Waiting,
+            records,
+            len: 0,
+            region: None,
+            buffer: None,
+            counts,
+            after,
+            fence,
+            awaits_writes: true,
+            fences,
+            max_bytes,
+            pending: 0,
+            op_len: 0,
+        });
+        Ok(true)
     }
 }
 
