@@ -81,8 +81,8 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes a buffer for the next waiting transfer that `may` have one, and whose peer may. Tries a
-    /// few peers.
+    /// Takes a buffer for the next waiting transfer that `may` have one, and whose peer may. Tries
+    /// a few peers.
     pub(super) fn next(
         &mut self,
         mut may: impl FnMut(Pe, u32) -> bool,
