@@ -106,7 +106,7 @@ impl Staging {
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
             if bytes > 0 && (waits || bytes >= MAX_BYTES)
                 || batch.len() > MAX_BATCH_COPIES - MAX_RECORDS
-                || number > 0 && self.goes_alone(core, token)
+                || number > 0 && self.may_go_alone(token)
             {
                 break;
             }
@@ -139,9 +139,8 @@ impl Staging {
             _ => CopySpan::All,
         };
         let placed = self.bytes_of(index).and_then(|bytes| {
-            // As late as possible: regions may be released while a receive waits.
-            let is_located = self.receives.get(index).is_some_and(|r| !r.records.is_empty());
-            if part == CopySpan::All && !is_located {
+            if part == CopySpan::All {
+                // As late as possible: regions may be released while a receive waits.
                 self.locate_records(core, index, bytes)?;
             }
             Ok(bytes)
@@ -165,34 +164,24 @@ impl Staging {
         }
     }
 
-    /// Returns true if a receive has ordered records, which are located now. Several lists of
-    /// unordered ones are copied together.
-    fn goes_alone<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
+    fn may_go_alone(&mut self, token: Token) -> bool {
+        // Whether the records are ordered is known only once they are read.
         let Token::Receive(index) = token else { return false };
         let receive = self.receives.get(index);
-        if receive.is_none_or(|r| r.state != ReceiveState::Arrived || !r.may_be_ordered()) {
-            return false;
-        }
-        let bytes = self.bytes_of(index);
-        let located = bytes.and_then(|bytes| self.locate_records(core, index, bytes));
-        let Some(receive) = self.receives.get(index) else { return false };
-        if located.is_err() {
-            // They are located once more, and the receive ends with the error.
-            receive.records.clear();
-        }
-        receive.is_unordered = !are_ordered(&receive.records);
-        !receive.is_unordered
+        receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
     }
 
     /// Starts a receive with ordered records as one ordered batch. Returns None if the records are
     /// unordered or the device takes no such batch: sections are then copied one by one.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
         let Token::Receive(index) = token else { return None };
-        if self.len_ready(core, token).is_none() || !self.goes_alone(core, token) {
+        if self.len_ready(core, token).is_none() || !self.may_go_alone(token) {
             return None;
         }
+        let bytes = self.bytes_of(index);
+        let read = bytes.and_then(|bytes| self.locate_records(core, index, bytes).map(|()| bytes));
         let mut steps = std::mem::take(&mut self.steps);
-        let started = self.bytes_of(index).and_then(|bytes| {
+        let started = read.and_then(|bytes| {
             let is_staged = self.append_steps(core, index, bytes, &mut steps)?;
             match &mut self.stager {
                 Some(stager) if is_staged => {
@@ -238,8 +227,8 @@ impl Staging {
         }
     }
 
-    /// Appends the steps of a receive with ordered records. Returns false if the CPU has to change
-    /// one of the words.
+    /// Appends the steps of a receive with ordered records. Returns false if they are unordered, or
+    /// if the CPU has to change one of the words.
     fn append_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -248,6 +237,9 @@ impl Staging {
         steps: &mut Vec<OrderedStep>,
     ) -> Result<bool, PortError> {
         let Some(receive) = self.receives.get(index) else { return Ok(false) };
+        if !are_ordered(&receive.records) {
+            return Ok(false);
+        }
         let mut begin = 0;
         while begin < receive.records.len() {
             let range = section_at(&receive.records, begin);
