@@ -105,8 +105,8 @@ fn warps_at_once_take_few_messages() {
     }
 }
 
-/// The same one behind the other, while the device copies: signals are stored in their order,
-/// behind all before them.
+/// While the device copies, puts with ordered signals share lists. Each signal is stored after
+/// its put and after the signals before it.
 #[test]
 fn ordered_signals_share_lists() {
     const WORDS: usize = 100_000;

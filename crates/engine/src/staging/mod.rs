@@ -302,14 +302,15 @@ impl Staging {
             {
                 return;
             }
-            // So do signals, until the writes before them have left.
+            // So do lists that begin with a signal, until the writes before it have left.
             let may = |pe: Pe, token| {
                 let Token::Send(index) = Token::of(token) else { return true };
+                let Some(send) = sends.get(index).filter(|send| send.starts_with_signal()) else {
+                    return true;
+                };
                 let order = &mut core.peers.get_mut(pe).order;
                 order.settle();
-                sends
-                    .get(index)
-                    .is_none_or(|s| !s.starts_with_signal() || order.is_written(s.fence))
+                order.is_written(send.fence)
             };
             let Some((token, buffer)) = stager.pool(direction).next(may) else { return };
             match Token::of(token) {

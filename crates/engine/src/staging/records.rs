@@ -155,8 +155,8 @@ pub(super) fn fits_alone(len: usize, max_bytes: usize) -> bool {
 }
 
 /// Sorts the puts of each section by destination, signals alone last, and assigns the puts their
-/// offsets in the buffer. Signals keep their order, whichever puts have them. Returns the end of
-/// the last put. A single record is at 0 and has no list.
+/// offsets in the buffer. If the first is ordered, signals keep their order: they change from put
+/// to put. Returns the end of the last put. A single record is at 0 and has no list.
 fn arrange(records: &mut [Record]) -> usize {
     if let [record] = records {
         record.offset = 0;
@@ -164,7 +164,7 @@ fn arrange(records: &mut [Record]) -> usize {
     }
     // Records with the same destination keep their order: the last one's bytes remain.
     records.iter_mut().enumerate().for_each(|(number, record)| record.offset = number);
-    let mut begin = 0;
+    let (mut begin, in_order) = (0, records.first().is_some_and(|first| first.is_ordered));
     while begin < records.len() {
         let range = section_at(records, begin);
         begin = range.end;
@@ -174,7 +174,9 @@ fn arrange(records: &mut [Record]) -> usize {
         // The flag marks the first of a section, whichever record that is now.
         section.iter_mut().for_each(|record| record.is_ordered = false);
         section[0].is_ordered = is_ordered;
-        sort_signals(section);
+        if in_order {
+            sort_signals(section);
+        }
     }
     // The list itself is before the puts.
     let mut end = records.len() * RECORD;
@@ -198,7 +200,7 @@ fn arrange(records: &mut [Record]) -> usize {
     end
 }
 
-/// Sorts the signals of a section as their records were, whose numbers are in `offset`.
+/// Sorts the signals of a section by `offset`: the number that their record had when it was added.
 fn sort_signals(section: &mut [Record]) {
     for from in 0..section.len() {
         let mut at = from;
