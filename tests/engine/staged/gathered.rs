@@ -23,6 +23,9 @@ pub(super) fn job(shape: &Shape, seed: u64, script: Script) -> Job {
 const TOKENS: usize = 64;
 pub(super) const LEN: usize = 500;
 
+/// Words of tokens in the heap.
+const WORDS: usize = 100_000;
+
 fn bytes(at: usize) -> Vec<u8> {
     patterned(0, at..at + LEN)
 }
@@ -32,10 +35,40 @@ fn place(token: usize) -> usize {
     slot * LEN + slot / 3 * 100
 }
 
+/// Iterates the lanes that do not wait for more operations, then lets nanoseconds pass.
+fn iterate_after(job: &mut Job, pause: u64) {
+    for pe in [0, 1] {
+        if !job.lane(pe).is_collecting() {
+            job.lane(pe).progress().unwrap();
+        }
+    }
+    job.fabric.pass_time(pause);
+}
+
+/// Sends tokens as warps that run at the same time do before layout 4: each a put, a fence, and a
+/// signal.
+fn send_from_warps(job: &mut Job, warps: usize, seed: u64, mut then: impl FnMut(&mut Job)) {
+    let mut random = Random::new(seed);
+    // What each warp has left to do, a step of a token at a time.
+    let steps = |token| (0..3).map(move |step| (token, step));
+    let mut left: Vec<_> =
+        (0..warps).map(|warp| (warp..TOKENS).step_by(warps).flat_map(steps)).collect();
+    let mut count = 0;
+    while count < 3 * TOKENS {
+        let Some((token, step)) = left[random.below(warps)].next() else { continue };
+        count += 1;
+        match step {
+            0 => job.put(0, 1, token * LEN, LEN).unwrap(),
+            1 => job.fence(0, 1),
+            _ => job.amo(0, 1, WORDS + 8 * (token % 8), AtomicOp::SignalAdd, 1).unwrap(),
+        }
+        then(job);
+    }
+}
+
 /// The first two leave by themselves, at once; what comes meanwhile together.
 #[test]
 fn waiting_tokens_take_few_messages() {
-    const WORDS: usize = 100_000;
     for seed in 1..=80 {
         let script = Script { delay: (1, 3000), ..CALM };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
@@ -68,33 +101,15 @@ fn waiting_tokens_take_few_messages() {
     }
 }
 
-/// What warps of a kernel hand over before layout 4, each a put, a fence and a signal, one behind
-/// the other but at the same time as the others, takes few messages.
 #[test]
 fn warps_at_once_take_few_messages() {
-    const WORDS: usize = 100_000;
     for seed in 1..=100_u64 {
         let warps = [1, 2, 5, 16][seed as usize % 4];
         let takes_lists = seed % 3 == 0;
         let script = Script { delay: (1, 3000), takes_lists, ..CALM };
         let mut job = job(&shape(seed % 2 == 0), seed, script);
-        let mut random = Random::new(seed);
         job.fabric.trace_calls();
-        // What each warp has left to do, a step of a token at a time.
-        let steps = |token| (0..3).map(move |step| (token, step));
-        let mut left: Vec<_> =
-            (0..warps).map(|warp| (warp..TOKENS).step_by(warps).flat_map(steps)).collect();
-        let mut count = 0;
-        while count < 3 * TOKENS {
-            let Some((token, step)) = left[random.below(warps)].next() else { continue };
-            count += 1;
-            let word = WORDS + 8 * (token % 8);
-            match step {
-                0 => job.put(0, 1, token * LEN, LEN).unwrap(),
-                1 => job.fence(0, 1),
-                _ => job.amo(0, 1, word, AtomicOp::SignalAdd, 1).unwrap(),
-            }
-        }
+        send_from_warps(&mut job, warps, seed, |_| {});
         job.until_quiet(0, 1);
         let expected = patterned(0, 0..TOKENS * LEN);
         assert!(job.heap(1, 0, TOKENS * LEN) == expected, "seed {seed}");
@@ -109,7 +124,6 @@ fn warps_at_once_take_few_messages() {
 /// its put and after the signals before it.
 #[test]
 fn ordered_signals_share_lists() {
-    const WORDS: usize = 100_000;
     for (strong, takes_lists) in [(false, false), (false, true), (true, false), (true, true)] {
         let script = Script { delay: (2_000, 3_000), takes_lists, ..CALM };
         let mut job = job(&shape(true), 7, script);
@@ -127,12 +141,7 @@ fn ordered_signals_share_lists() {
                 job.fence(0, 1);
                 job.amo(0, 1, word(token), AtomicOp::SignalAdd, 1).unwrap();
             }
-            for pe in [0, 1] {
-                if !job.lane(pe).is_collecting() {
-                    job.lane(pe).progress().unwrap();
-                }
-            }
-            job.fabric.pass_time(300);
+            iterate_after(&mut job, 300);
         }
         job.until_quiet(0, 1);
         let base = job.members[1].base;
@@ -161,31 +170,73 @@ fn interleaved_signals_share_lists() {
     for (warps, takes_lists) in [(2, true), (5, false), (5, true), (16, true)] {
         let script = Script { delay: (2_000, 3_000), takes_lists, ..CALM };
         let mut job = job(&shape(true), 7, script);
-        let mut random = Random::new(7);
         job.fabric.trace_calls();
-        let steps = |token| (0..3).map(move |step| (token, step));
-        let mut left: Vec<_> =
-            (0..warps).map(|warp| (warp..TOKENS).step_by(warps).flat_map(steps)).collect();
-        let mut count = 0;
-        while count < 3 * TOKENS {
-            let Some((token, step)) = left[random.below(warps)].next() else { continue };
-            count += 1;
-            match step {
-                0 => job.put(0, 1, token * LEN, LEN).unwrap(),
-                1 => job.fence(0, 1),
-                _ => job.amo(0, 1, 100_000 + 8 * (token % 8), AtomicOp::SignalAdd, 1).unwrap(),
-            }
-            for pe in [0, 1] {
-                if !job.lane(pe).is_collecting() {
-                    job.lane(pe).progress().unwrap();
-                }
-            }
-            job.fabric.pass_time(200);
-        }
+        send_from_warps(&mut job, warps, 7, |job| iterate_after(job, 200));
         job.until_quiet(0, 1);
         assert!(job.heap(1, 0, TOKENS * LEN) == patterned(0, 0..TOKENS * LEN), "{warps} warps");
-        (0..8).for_each(|word| assert_eq!(job.word(1, 100_000 + 8 * word), 8, "{warps} warps"));
+        (0..8).for_each(|word| assert_eq!(job.word(1, WORDS + 8 * word), 8, "{warps} warps"));
         assert!(job.posts(0) <= TOKENS / 2, "{warps} warps: {} posts", job.posts(0));
+    }
+}
+
+/// Lets PE 0 send what it has. PE 1 finds it all at once.
+fn send_all(job: &mut Job) {
+    for _ in 0..100 {
+        job.lane(0).progress().unwrap();
+        job.fabric.pass_time(1000);
+    }
+}
+
+/// Sends lists of four puts with signal.
+fn send_lists(job: &mut Job, count: usize) {
+    for token in 0..4 * count {
+        job.put_signal(0, 1, &[(place(token), LEN)], WORDS + 8 * token).unwrap();
+        if token % 4 == 3 {
+            send_all(job);
+        }
+    }
+}
+
+#[test]
+fn unordered_lists_share_a_copy() {
+    let mut job = job(&shape(true), 7, CALM);
+    job.fabric.trace_calls();
+    send_lists(&mut job, 3);
+    job.until_quiet(0, 1);
+    for token in 0..12 {
+        assert!(job.heap(1, place(token), LEN) == bytes(place(token)), "token {token}");
+        assert_eq!(job.word(1, WORDS + 8 * token), 1);
+    }
+    assert_eq!((job.copies(0), job.copies(1)), (3, 1));
+}
+
+/// A list that cannot be read at first, behind another one, keeps its order.
+#[test]
+fn list_read_late_keeps_order() {
+    for fails in 0..4 {
+        let mut job = job(&shape(true), 7, CALM);
+        send_lists(&mut job, 1);
+        for token in [4, 5] {
+            job.put(0, 1, place(token), LEN).unwrap();
+            job.fence(0, 1);
+            job.amo(0, 1, WORDS + 8 * token, AtomicOp::SignalAdd, 1).unwrap();
+            job.fence(0, 1);
+        }
+        send_all(&mut job);
+        let before = job.fabric.events().len();
+        job.fabric.fail_calls(PortCall::Load, fails, 1);
+        for _ in 0..100 {
+            for pe in [0, 1] {
+                let _ = job.lane(pe).progress();
+            }
+            job.fabric.pass_time(1000);
+        }
+        let first_word = job.members[1].base + WORDS + 8 * 4;
+        let events = job.fabric.events().split_off(before);
+        let at = |is: &dyn Fn(&Event) -> bool| events.iter().rposition(is);
+        let word = at(&|event| matches!(event, Event::Applied { addr, .. } if *addr == first_word));
+        let copied = at(&|event| matches!(event, Event::Copied { pe: Pe(1), .. }));
+        assert!(word.is_none() || copied > word, "load {fails} fails: {word:?}, {copied:?}");
     }
 }
 

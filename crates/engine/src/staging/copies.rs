@@ -106,7 +106,7 @@ impl Staging {
             // Stop at the byte limit, at the port's limit, and before a receive that goes alone.
             if bytes > 0 && (waits || bytes >= MAX_BYTES)
                 || batch.len() > MAX_BATCH_COPIES - MAX_RECORDS
-                || number > 0 && self.may_go_alone(token)
+                || number > 0 && self.goes_alone(core, token)
             {
                 break;
             }
@@ -138,14 +138,13 @@ impl Staging {
             Some(ReceiveState::CopyingIn(part)) => part,
             _ => CopySpan::All,
         };
-        let placed = self.bytes_of(index).and_then(|bytes| {
-            if part == CopySpan::All {
-                // As late as possible: regions may be released while a receive waits.
-                self.locate_records(core, index, bytes)?;
-            }
-            Ok(bytes)
-        });
-        let bounce = match placed {
+        // As late as possible: regions may be released while a receive waits.
+        let is_located = self.receives.get(index).is_some_and(|r| !r.records.is_empty());
+        let bounce = match part {
+            CopySpan::All if !is_located => self.locate_records(core, index),
+            _ => self.bytes_of(index),
+        };
+        let bounce = match bounce {
             Ok(bounce) => bounce,
             Err(error) => return self.finish(core, index, Err(error)),
         };
@@ -164,24 +163,36 @@ impl Staging {
         }
     }
 
-    fn may_go_alone(&mut self, token: Token) -> bool {
+    /// Returns a receive's index if its records may be ordered.
+    fn may_be_ordered(&mut self, token: Token) -> Option<u32> {
+        let Token::Receive(index) = token else { return None };
+        let receive = self.receives.get(index)?;
+        (receive.state == ReceiveState::Arrived && receive.may_be_ordered()).then_some(index)
+    }
+
+    /// Returns true if a receive cannot be copied together with others: it is ordered, has no
+    /// bytes, or cannot be read.
+    fn goes_alone<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
+        let Some(index) = self.may_be_ordered(token) else { return false };
         // Whether the records are ordered is known only once they are read.
-        let Token::Receive(index) = token else { return false };
-        let receive = self.receives.get(index);
-        receive.is_some_and(|r| r.state == ReceiveState::Arrived && r.may_be_ordered())
+        let located = self.locate_records(core, index);
+        let Some(receive) = self.receives.get(index) else { return false };
+        let has_bytes = receive.records.iter().any(|record| record.len > 0);
+        receive.is_unordered = located.is_ok() && has_bytes && !are_ordered(&receive.records);
+        if !receive.is_unordered {
+            // Read once more when its turn comes: regions may be released meanwhile.
+            receive.records.clear();
+        }
+        !receive.is_unordered
     }
 
     /// Starts a receive with ordered records as one ordered batch. Returns None if the records are
     /// unordered or the device takes no such batch: sections are then copied one by one.
     fn start_ordered<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> Option<Posted> {
-        let Token::Receive(index) = token else { return None };
-        if self.len_ready(core, token).is_none() || !self.may_go_alone(token) {
-            return None;
-        }
-        let bytes = self.bytes_of(index);
-        let read = bytes.and_then(|bytes| self.locate_records(core, index, bytes).map(|()| bytes));
+        let index = self.may_be_ordered(token)?;
+        self.len_ready(core, token)?;
         let mut steps = std::mem::take(&mut self.steps);
-        let started = read.and_then(|bytes| {
+        let started = self.locate_records(core, index).and_then(|bytes| {
             let is_staged = self.append_steps(core, index, bytes, &mut steps)?;
             match &mut self.stager {
                 Some(stager) if is_staged => {
@@ -214,7 +225,6 @@ impl Staging {
                     receive.state = ReceiveState::CopyingIn(CopySpan::Section(0));
                 } else {
                     // Unordered from now on, so that it is not tried as an ordered batch again.
-                    receive.records.clear();
                     receive.is_unordered = true;
                 }
                 None

@@ -404,12 +404,13 @@ impl Staging {
         }
     }
 
+    /// Locates the memory of a receive's records. Returns the address of its bytes.
     pub(super) fn locate_records<P: Port>(
         &mut self,
         core: &mut Core<P>,
         index: u32,
-        bytes: usize,
-    ) -> Result<(), PortError> {
+    ) -> Result<usize, PortError> {
+        let bytes = self.bytes_of(index)?;
         let Some(receive) = self.receives.get(index) else { return Err(super::missing()) };
         let (len, to) = (receive.len, receive.to);
         let nowhere = RegionAddr { region: 0, offset: 0 };
@@ -451,7 +452,8 @@ impl Staging {
         if let Some(receive) = self.receives.get(index) {
             receive.records = records;
         }
-        read.map_err(|text| PortError { call: "reading the peer's list of puts", code: 0, text })
+        let failed = |text| PortError { call: "reading the peer's list of puts", code: 0, text };
+        read.map(|()| bytes).map_err(failed)
     }
 
     /// Ends a receive: executes or refuses its message, or fails this lane's get.
