@@ -47,7 +47,10 @@ impl Contexts {
 #[inline]
 unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, NcclError> {
     // SAFETY: by contract.
-    unsafe { pointer.as_ref() }.ok_or(NcclError::Null { argument })
+    let Some(given) = (unsafe { pointer.as_ref() }) else {
+        return Err(NcclError::Null { argument });
+    };
+    Ok(given)
 }
 
 /// Writes an answer to where the argument of that name points.

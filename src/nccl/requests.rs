@@ -96,10 +96,10 @@ impl Requests {
     }
 
     /// Begins a request for an operation, and returns the batch to start it in. `put`: the bytes of
-    /// a put without a signal.
+    /// a put, 0 for a signal alone.
     ///
-    /// Short puts to one rank share a batch while each iteration brings another: the engine sends
-    /// those of one batch together, and they are done at about the same time.
+    /// Short puts and signals to one rank share a batch while each iteration brings another: the
+    /// engine sends those of one batch together, and they are done at about the same time.
     pub(super) fn begin<P: Port>(
         &mut self,
         lane: &mut Lane<P>,
@@ -121,21 +121,24 @@ impl Requests {
         let Some(held) = self.ranks.get(rank) else { return (Awaited::Nothing, Batch::NONE) };
         let is_short = put.is_some_and(|len| len <= LONGEST_SHARING);
         let latest = held.last().copied();
-        let shares = |index: &usize| {
-            let BatchEntry { puts, at, .. } = self.batches[*index];
-            is_short && (1..MAX_SHARING).contains(&puts) && self.iterations - at <= 1
-        };
+        if let Some(index) = latest.filter(|_| is_short) {
+            let of = &mut self.batches[index];
+            if (1..MAX_SHARING).contains(&of.puts) && self.iterations - of.at <= 1 {
+                (of.puts, of.at) = (of.puts + 1, self.iterations);
+                return (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE));
+            }
+        }
         // A rank gets no more batches than remain for others, besides those reserved for ranks
         // without any.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
-        let index = match latest {
-            Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
-            _ => self.take(lane, rank).or(latest),
+        let begun =
+            if latest.is_none() || held.len() < left { self.take(lane, rank) } else { None };
+        let Some(index) = begun.or(latest) else {
+            return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE);
         };
-        let Some(index) = index else { return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE) };
         let of = &mut self.batches[index];
-        of.puts = if is_short && (of.puts != 0 || Some(index) != latest) { of.puts + 1 } else { 0 };
-        of.at = self.iterations;
+        // One that had to be shared by others too is left alone by short ones.
+        (of.puts, of.at) = (u32::from(is_short && begun.is_some()), self.iterations);
         (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }
 

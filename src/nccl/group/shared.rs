@@ -24,9 +24,7 @@ use engine::thread_wait::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
-/// Least time, if the lane collects puts whose device copies go together, and greatest time for
-/// which passes are waited for.
-const COLLECTING: Duration = Duration::from_micros(5);
+/// Greatest time for which passes are waited for.
 const MAX_COLLECTING: Duration = Duration::from_micros(50);
 
 const LET_GO: Duration = Duration::from_secs(1);
@@ -67,10 +65,9 @@ struct Passes {
 }
 
 impl Passes {
-    /// Returns true if the lane waits for the next pass, after one over a block. `takes_more`: the
-    /// lane collects short operations on memory of devices.
-    fn collect(&mut self, block: BlockId, takes_more: bool, now: impl FnOnce() -> Instant) -> bool {
-        let is_fresh = std::mem::take(&mut self.started) || takes_more;
+    /// Returns true if the lane waits for the next pass, after one over a block.
+    fn collect(&mut self, block: BlockId, now: impl FnOnce() -> Instant) -> bool {
+        let is_fresh = std::mem::take(&mut self.started);
         if !is_fresh && self.since.is_none_or(|(_, latest)| latest == block) {
             // This pass has brought no operation.
             self.since = None;
@@ -80,8 +77,7 @@ impl Passes {
         let (since, latest) = self.since.unwrap_or((now, block));
         // Passes over other blocks do not count.
         self.since = Some((since, if is_fresh { block } else { latest }));
-        let most = if takes_more { COLLECTING.max(self.limit) } else { self.limit };
-        now.duration_since(since) < most
+        now.duration_since(since) < self.limit
     }
 
     /// Begins anew after an iteration. `took`: the time of one that moved something.
@@ -282,7 +278,7 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(rank, None, |lane, regions| {
+        self.begin(rank, Some(len), |lane, regions| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
                 return Ok(lane.atomic(&signal)?);
@@ -326,16 +322,10 @@ impl Shared {
         let mut state = self.lock();
         self.count_progress();
         state.calls += 1;
-        if self.collects(&mut state, block) {
+        if state.passes.collect(block, Instant::now) {
             return Ok(());
         }
         self.iterate(&mut state).map(drop)
-    }
-
-    fn collects(&self, state: &mut State, block: BlockId) -> bool {
-        let State { job, passes, .. } = state;
-        let is_collecting = self.with_lane(job.as_deref(), |lane| lane.is_collecting());
-        is_collecting.is_ok_and(|takes_more| passes.collect(block, takes_more, Instant::now))
     }
 
     /// Counts NCCL's progress for the helper. Under the lock.
@@ -452,23 +442,20 @@ mod tests {
         let (one, other, start) = (BlockId(1), BlockId(2), Instant::now());
         let at = |us| move || start + Duration::from_micros(us);
         let mut passes = Passes::default();
-        let pass = |passes: &mut Passes, block, started, takes_more, us| {
+        let pass = |passes: &mut Passes, block, started, us| {
             passes.started = started;
-            passes.collect(block, takes_more, at(us))
+            passes.collect(block, at(us))
         };
-        assert!(!pass(&mut passes, one, true, false, 0), "nothing is known of iterations");
+        assert!(!pass(&mut passes, one, true, 0), "nothing is known of iterations");
         passes.iterated(Some(Duration::from_micros(10)));
-        assert!(pass(&mut passes, one, true, false, 1) && pass(&mut passes, one, true, false, 20));
-        assert!(pass(&mut passes, other, false, false, 20), "another block's pass");
-        assert!(!pass(&mut passes, one, true, false, 21), "the first has waited for 20 us");
+        assert!(pass(&mut passes, one, true, 1) && pass(&mut passes, one, true, 20));
+        assert!(pass(&mut passes, other, false, 20), "another block's pass");
+        assert!(!pass(&mut passes, one, true, 21), "the first has waited for 20 us");
         passes.iterated(None);
-        assert!(pass(&mut passes, one, true, false, 30));
-        assert!(!pass(&mut passes, one, false, false, 31), "it brings nothing");
-        passes.iterated(Some(Duration::from_micros(1)));
-        assert!(pass(&mut passes, one, true, false, 42) && pass(&mut passes, one, true, true, 44));
-        assert!(!pass(&mut passes, one, true, false, 44), "2 us are enough for words of the host");
+        assert!(pass(&mut passes, one, true, 30));
+        assert!(!pass(&mut passes, one, false, 31), "it brings nothing");
         passes.iterated(Some(Duration::from_millis(1)));
-        assert!(pass(&mut passes, one, true, false, 50));
-        assert!(!pass(&mut passes, one, true, false, 100), "50 us at most");
+        assert!(pass(&mut passes, one, true, 50) && pass(&mut passes, one, true, 99));
+        assert!(!pass(&mut passes, one, true, 100), "50 us at most");
     }
 }

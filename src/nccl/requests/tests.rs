@@ -108,8 +108,8 @@ fn consecutive_short_puts_share_batch() {
     assert_ne!(third, second, "an iteration brought none");
     let long = Some(LONGEST_SHARING + 1);
     assert_ne!(put_after(0, &mut requests, long), third);
-    let signal = put_after(0, &mut requests, None);
-    assert_ne!(put_after(0, &mut requests, PUT), signal);
+    let get = put_after(0, &mut requests, None);
+    assert_ne!(put_after(0, &mut requests, PUT), get);
 }
 
 #[test]

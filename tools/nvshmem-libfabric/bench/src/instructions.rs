@@ -62,11 +62,11 @@ impl Callgrind {
     }
 }
 
-/// Returns the instructions of some objects in a dump, without those of what they call. The format
-/// is in valgrind's manual. The sum of what was read is compared with the file's own total, so that
-/// a misread file is an error and not a wrong figure.
+/// Returns the instructions of some objects in a dump, without those of what they call and of this
+/// program's functions. The format is in valgrind's manual. The sum of what was read is compared
+/// with the file's own total, so that a misread file is an error and not a wrong figure.
 fn instructions(text: &str, object: fn(&str) -> bool) -> Result<u64, String> {
-    let (mut counts, mut is_call) = (false, false);
+    let (mut counts, mut is_own, mut is_call) = (false, false, false);
     let (mut found, mut sum, mut total) = (0, 0, None);
     for line in text.lines() {
         let wrong = || format!("not understood: {line}");
@@ -76,8 +76,10 @@ fn instructions(text: &str, object: fn(&str) -> bool) -> Result<u64, String> {
             let cost: u64 = cost.parse().map_err(|_| wrong())?;
             if !std::mem::take(&mut is_call) {
                 sum += cost;
-                found += if counts { cost } else { 0 };
+                found += if counts && !is_own { cost } else { 0 };
             }
+        } else if let Some(name) = line.strip_prefix("fn=") {
+            is_own = name.starts_with("nvshmem_bench");
         } else if let Some(name) = line.strip_prefix("ob=") {
             counts = object(name);
         } else if line.starts_with("calls=") {
