@@ -210,6 +210,25 @@ fn words_lost_within_list_are_refused() {
     assert!(matches!(told, Err(EngineError::PeerRefused { .. })), "{told:?}");
 }
 
+/// A rail brings a word, which is lost, and a put behind it; the next rail a get of another PE,
+/// whose answer starts copies.
+#[test]
+fn nothing_follows_a_lost_word() {
+    for is_lost in [false, true] {
+        let mut job = Job::new(5, &Shape { n_pes: 3, rails: 2, ..shape(true) }, CALM);
+        let (addr, atomic) = signal(AtomicOp::SignalAdd, HEAP, 800).unwrap();
+        forge(&job, (0, 1), ahead(0), 0, &Body::Word { addr, atomic });
+        let target = PullTarget::One(put(HEAP, 0, 100, 0));
+        let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
+        forge(&job, (0, 1), ahead(1), 1, &Body::Pull(pull));
+        let from = RegionAddr { region: HEAP, offset: 4096 };
+        let get = message((2, 1), ahead(0), 0, &Body::GetRequest { from, len: 1000, get: 0 });
+        job.fabric.forge_message(Pe(1), RailId(1), &get);
+        job.fabric.world().fail_settling = is_lost;
+        assert_eq!(moved(&mut job), if is_lost { (0, 0) } else { (1, 1) });
+    }
+}
+
 /// A peer that acknowledges no answers has as many as it may have asked for, and no more.
 #[test]
 fn asks_are_bounded() {

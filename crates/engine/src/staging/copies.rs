@@ -10,7 +10,8 @@ use crate::port::copies::{
     Copied, Copy, CopyDirection, DeferredOrder, MAX_BATCH_COPIES, OrderedStep, Reach, TaggedCopy,
 };
 use crate::port::{Port, PortError, Posted};
-use crate::staging::receive::{CopySpan, ReceiveState};
+use crate::staging::receive::CopySpan;
+use crate::staging::receive::ReceiveState::{self, Arrived, CopyingIn};
 use crate::staging::records::{Record, are_ordered, section_at};
 use crate::staging::send::SendState;
 use crate::staging::{Staging, Token};
@@ -66,7 +67,7 @@ impl Staging {
     }
 
     fn len_ready<P: Port>(&mut self, core: &Core<P>, token: Token) -> Option<usize> {
-        // Transfers of a failed peer end with an event that is queued already.
+        // Transfers of a failed or refused peer end with an event that is queued already.
         let is_alive = |pe| core.peers.get(pe).error.is_none();
         match token {
             Token::Send(index) => {
@@ -75,11 +76,8 @@ impl Staging {
             }
             Token::Receive(index) => {
                 let receive = self.receives.get(index)?;
-                let is = matches!(
-                    receive.state,
-                    ReceiveState::Arrived | ReceiveState::CopyingIn(CopySpan::Section(_))
-                );
-                (is && is_alive(receive.pe)).then_some(receive.len)
+                let is = matches!(receive.state, Arrived | CopyingIn(CopySpan::Section(_)));
+                (is && is_alive(receive.pe) && !receive.is_refused(core)).then_some(receive.len)
             }
             Token::Get(_) => None,
         }
@@ -135,7 +133,7 @@ impl Staging {
 
     fn add_in<P: Port>(&mut self, core: &mut Core<P>, index: u32, batch: &mut Vec<TaggedCopy>) {
         let part = match self.receives.get(index).map(|receive| receive.state) {
-            Some(ReceiveState::CopyingIn(part)) => part,
+            Some(CopyingIn(part)) => part,
             _ => CopySpan::All,
         };
         // As late as possible: regions may be released while a receive waits.
@@ -149,7 +147,7 @@ impl Staging {
             Err(error) => return self.finish(core, index, Err(error)),
         };
         let Some(receive) = self.receives.get(index) else { return };
-        receive.state = ReceiveState::CopyingIn(part);
+        receive.state = CopyingIn(part);
         let range = match part {
             CopySpan::Section(begin) => section_at(&receive.records, begin),
             _ => 0..receive.records.len(),
@@ -167,7 +165,7 @@ impl Staging {
     fn may_be_ordered(&mut self, token: Token) -> Option<u32> {
         let Token::Receive(index) = token else { return None };
         let receive = self.receives.get(index)?;
-        (receive.state == ReceiveState::Arrived && receive.may_be_ordered()).then_some(index)
+        (receive.state == Arrived && receive.may_be_ordered()).then_some(index)
     }
 
     /// Returns true if a receive cannot be copied together with others: it is ordered, has no
@@ -206,7 +204,7 @@ impl Staging {
         let receive = self.receives.get(index)?;
         match started {
             Ok(Some(Posted::Yes)) => {
-                receive.state = ReceiveState::CopyingIn(CopySpan::InOrder);
+                receive.state = CopyingIn(CopySpan::InOrder);
                 self.ready(CopyDirection::In).pop_front();
                 self.begin_copies(core, token);
                 Some(Posted::Yes)
@@ -221,11 +219,10 @@ impl Staging {
                     self.end_section(core, index, 0);
                     return Some(Posted::Yes);
                 }
-                if receive.records.iter().any(|record| record.is_ordered) {
-                    receive.state = ReceiveState::CopyingIn(CopySpan::Section(0));
-                } else {
-                    // Unordered from now on, so that it is not tried as an ordered batch again.
-                    receive.is_unordered = true;
+                // If unordered, it is not tried as an ordered batch again.
+                receive.is_unordered = !receive.records.iter().any(|record| record.is_ordered);
+                if !receive.is_unordered {
+                    receive.state = CopyingIn(CopySpan::Section(0));
                 }
                 None
             }
@@ -321,12 +318,11 @@ impl Staging {
     /// Returns a transfer that was not started to the head of its ready queue.
     fn requeue(&mut self, direction: CopyDirection, token: Token) {
         if let Token::Receive(index) = token {
-            if let Some(receive) = self.receives.get(index) {
-                if receive.state == ReceiveState::CopyingIn(CopySpan::All) {
-                    // Regions may change before the next attempt, so its records are located again.
-                    receive.state = ReceiveState::Arrived;
-                    receive.records.clear();
-                }
+            let receive = self.receives.get(index);
+            if let Some(receive) = receive.filter(|r| r.state == CopyingIn(CopySpan::All)) {
+                // Regions may change before the next attempt, so its records are located again.
+                receive.state = Arrived;
+                receive.records.clear();
             }
         }
         self.ready(direction).push_front(token);
@@ -368,9 +364,7 @@ impl Staging {
             (Token::Receive(index), result) => {
                 let state = self.receives.get(index).map(|receive| receive.state);
                 match (state, result) {
-                    (Some(ReceiveState::CopyingIn(part)), Ok(())) => {
-                        self.store_words(core, index, part)
-                    }
+                    (Some(CopyingIn(part)), Ok(())) => self.store_words(core, index, part),
                     // The words are unchanged, so the message does not count as executed.
                     (Some(ReceiveState::Dropped), _) => self.end_receive(core, index),
                     (_, result) => self.finish(core, index, result),
@@ -389,7 +383,6 @@ impl Staging {
             CopySpan::Section(begin) => return self.end_section(core, index, begin),
         };
         match changed {
-            Ok(false) => self.finish(core, index, Ok(())),
             Ok(true) => {
                 if let Some(receive) = self.receives.get(index) {
                     receive.state = ReceiveState::Storing;
@@ -397,7 +390,7 @@ impl Staging {
                 // One flush per iteration completes the words of all such receives.
                 self.signalled.push(index);
             }
-            Err(error) => self.finish(core, index, Err(error)),
+            done => self.finish(core, index, done.map(drop)),
         }
     }
 
@@ -443,7 +436,7 @@ impl Staging {
             if begin < count {
                 let next = section_at(&receive.records, begin);
                 if receive.records[next].iter().any(|record| record.len > 0) {
-                    receive.state = ReceiveState::CopyingIn(CopySpan::Section(begin));
+                    receive.state = CopyingIn(CopySpan::Section(begin));
                     return self.ready(CopyDirection::In).push_back(Token::Receive(index));
                 }
             }

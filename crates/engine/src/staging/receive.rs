@@ -91,6 +91,12 @@ impl StagedReceive {
         }
     }
 
+    /// Returns true if its message, or one before it, is refused.
+    pub(super) fn is_refused<P: Port>(&self, core: &Core<P>) -> bool {
+        let channel = core.peers.get(self.pe).channel.as_deref();
+        self.origin.is_ok() && channel.is_some_and(|channel| channel.has_refused)
+    }
+
     /// Iterates over the local memory that the receive will access, as far as it is known.
     pub(super) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let records = self.records.iter().map(|record| (record.memory, record.len));
