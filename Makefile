@@ -10,8 +10,10 @@ $(error CARGO_TARGET_DIR has a space, '$(CARGO_TARGET_DIR)': name a directory wh
 endif
 # Where cargo builds, made absolute for the programs that run elsewhere.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# With CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu, below that.
+BUILT := $(TARGET)$(addprefix /,$(CARGO_BUILD_TARGET))
 # What demo and benches load: never what is installed on the machine.
-STAGE := $(TARGET)/install
+STAGE := $(BUILT)/install
 PLUGINS := $(STAGE)/lib
 # A directory for LD_LIBRARY_PATH: a CUDA driver and a GDRCopy for machines without a GPU.
 FAKE_CUDA := $(TARGET)/fake-cuda
@@ -38,10 +40,10 @@ build: ## Build the plugins for NVSHMEM and NCCL, the device channel's library a
 # What is installed, in target/install.
 stage: build
 	scripts/empty-dir.sh "$(STAGE)/include"
-	scripts/install.sh plugin "$(TARGET)/release/libnvshmem_transport_libfabric.so" "$(PLUGINS)"
-	scripts/install.sh nccl "$(TARGET)/release/libnccl_rma_nvshmem_libfabric.so" "$(PLUGINS)"
-	scripts/install.sh channel "$(TARGET)/release/libnvshmem_libfabric_channel.so" "$(STAGE)"
-	install -D -m 755 --strip "$(TARGET)/release/nvshmem-libfabric" "$(STAGE)/bin/nvshmem-libfabric"
+	scripts/install.sh plugin "$(BUILT)/release/libnvshmem_transport_libfabric.so" "$(PLUGINS)"
+	scripts/install.sh nccl "$(BUILT)/release/libnccl_rma_nvshmem_libfabric.so" "$(PLUGINS)"
+	scripts/install.sh channel "$(BUILT)/release/libnvshmem_libfabric_channel.so" "$(STAGE)"
+	install -D -m 755 --strip "$(BUILT)/release/nvshmem-libfabric" "$(STAGE)/bin/nvshmem-libfabric"
 
 # The same where a source is newer, and not else: between the plugin alone and the tool, cargo
 # builds the plugin's crate anew each time.
@@ -59,9 +61,9 @@ uninstall: ## Remove from PREFIX what 'make install', or the tool's own 'install
 PACKAGES ?=
 package: ## Make packages in target/package: a wheel for pip, a .deb, release notes, SHA256SUMS (PACKAGES="wheel deb")
 	@scripts/deps.sh package
-	scripts/empty-dir.sh "$(TARGET)/package-prefix"
-	$(MAKE) --no-print-directory install PREFIX="$(TARGET)/package-prefix"
-	scripts/package.sh "$(TARGET)/package-prefix" "$(TARGET)/package" $(PACKAGES)
+	scripts/empty-dir.sh "$(BUILT)/package-prefix"
+	$(MAKE) --no-print-directory install PREFIX="$(BUILT)/package-prefix"
+	scripts/package.sh "$(BUILT)/package-prefix" "$(BUILT)/package" $(PACKAGES)
 
 demo: build-deps $(STAGE)/bin/nvshmem-libfabric ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	"$(STAGE)/bin/nvshmem-libfabric" perf --provider tcp --devices 127.0.0.1,127.0.0.2

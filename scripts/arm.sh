@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the tests for Arm and runs them under QEMU's user mode, with Debian's libfabric and a 2.x:
+# Builds tests and packages for Arm and runs them under QEMU's user mode, with Debian's libfabric and a 2.x:
 #   scripts/arm.sh
 # Takes an x86-64, root, rustup and Debian's packages; ends with status 2 where one lacks. QEMU keeps
 # x86-64's order of memory accesses: Arm's is for tests/loom.
@@ -16,7 +16,6 @@ if [[ ! -e $home/root/complete ]]; then
     tar -x -f "$home/root.tar" -C "$home/root" ./lib ./usr/lib
     touch "$home/root/complete"
 fi
-# For programs that tests start, and compile.
 mkdir -p "$home/bin" && ln -sfn /usr/bin/aarch64-linux-gnu-gcc "$home/bin/cc"
 [[ -e $BINFMT/register ]] || mount -t binfmt_misc binfmt_misc "$BINFMT" || exit 2
 [[ -e $BINFMT/qemu-aarch64 ]] || { trap 'echo -1 >"$BINFMT/qemu-aarch64"' EXIT && printf %s '@qemu-aarch64@M@@\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00@' \
@@ -28,3 +27,6 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="env PATH=$home/bin:$PATH"
 # QEMU has no seccomp.
 scripts/cargo test --locked --profile checked --target "$TARGET" --workspace --exclude channel-loom --no-fail-fast \
     --lib --bins --test engine --test ofi --test plugin --test channel --test nccl --test cuda --test units -- --skip filtered_system_calls
+export CARGO_BUILD_TARGET=$TARGET PATH=/usr/aarch64-linux-gnu/bin:$PATH
+make --no-print-directory package
+"$home/../$TARGET/package-prefix/bin/nvshmem-libfabric" perf --provider tcp --devices 127.0.0.1

@@ -11,9 +11,7 @@ prefix=$(realpath "$1")
 out=$(realpath -m "$2")
 shift 2
 cd "$(dirname "$0")/.."
-packages=("$@")
-[[ ${#packages[@]} -gt 0 ]] || packages=(wheel deb)
-
+[[ $# -gt 0 ]] || set -- wheel deb
 version=$(sed -nE '/^\[workspace\.package\]/,/^$/ s/^version = "(.*)"$/\1/p' Cargo.toml)
 tool=$prefix/bin/nvshmem-libfabric
 built=$("$tool" -V)
@@ -22,6 +20,9 @@ if [[ $built != "nvshmem-libfabric $version" ]]; then
     exit 1
 fi
 scripts/install.sh check "$prefix/lib"
+# Not this machine's, where the build was for another. As Rust, and Debian, say it:
+machine=x86_64 architecture=amd64
+! readelf --file-header "$tool" | grep -q 'Machine: *AArch64' || machine=aarch64 architecture=arm64
 # Times in the packages, so that the same files make the same packages.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
@@ -34,14 +35,13 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/out"
 packaging/release-notes.sh "$version" >"$work/out/RELEASE-NOTES.md"
 
-scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
+scripts/cargo metadata --locked --format-version 1 --filter-platform "$machine-unknown-linux-gnu" |
     packaging/notices.py "$work/sbom.cdx.json" nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-libfabric >"$work/NOTICES"
 
 # The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's
 # runtime.
 libraries=("$prefix"/lib/*.so.* "$prefix"/lib/libnccl-rma-*.so)
-glibc=$(readelf --version-info --wide "$tool" "${libraries[@]}" | grep -oE '\bGLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
-glibc=${glibc#GLIBC_}
+glibc=$(readelf --version-info --wide "$tool" "${libraries[@]}" | grep -oE '\bGLIBC_2\.[0-9]+' | sort -uV | tail -n 1 | cut -d_ -f2)
 others=$(readelf --dynamic --wide "$tool" "${libraries[@]}" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | sort -u |
     grep -vE '^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-[a-z0-9-]+)\.so\.[0-9]+$' || true)
 if [[ -n $others ]]; then
@@ -69,7 +69,7 @@ make_wheel() {
     cp LICENSE "$work/NOTICES" "$tree/"
     local -x NVSHMEM_LIBFABRIC_VERSION=$version NVSHMEM_LIBFABRIC_WHEEL_PLATFORM
     local -x DEBFULLNAME=$author DEBEMAIL=$address NVSHMEM_LIBFABRIC_HOME_PAGE=$home_page
-    NVSHMEM_LIBFABRIC_WHEEL_PLATFORM=manylinux_${glibc/./_}_$(uname -m)
+    NVSHMEM_LIBFABRIC_WHEEL_PLATFORM=manylinux_${glibc/./_}_$machine
     for python in python3 /usr/bin/python3; do
         "$python" -c 'import setuptools, wheel' 2>/dev/null && found=$python && break
     done
@@ -86,9 +86,7 @@ make_wheel() {
 }
 
 make_deb() {
-    local tree=$work/deb architecture triplet
-    architecture=$(dpkg --print-architecture)
-    triplet=$(uname -m)-linux-gnu
+    local tree=$work/deb triplet=$machine-linux-gnu
     copy_to "$tree/usr"
     mv "$tree/usr/lib" "$work/$triplet" && mkdir "$tree/usr/lib" && mv "$work/$triplet" "$tree/usr/lib/"
     sed -i "s|}/\.\./\.\.|}/../../..|; s|}/lib\b|}/lib/$triplet|" "$tree/usr/lib/$triplet"/*/*.pc "$tree/usr/lib/$triplet"/cmake/*/*-config.cmake
@@ -113,7 +111,7 @@ make_deb() {
     dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" "$work/out/nvshmem-libfabric_${version}_$architecture.deb" >/dev/null
 }
 
-for package in "${packages[@]}"; do
+for package in "$@"; do
     if ! declare -F "make_$package" >/dev/null; then
         echo "no package is called $package; there are wheel and deb" >&2
         exit 2

@@ -40,6 +40,15 @@ const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks fo
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
 
+/// Variables of NCCL's that recipes set and that stay as they are: what they do with this plugin.
+const KEPT: [(&str, &str); 5] = [
+    ("NCCL_NET_PLUGIN", "collectives go by it, which this plugin has no part in"),
+    ("NCCL_SYM_GIN_KERNELS_ENABLE", "with 0 NCCL's own symmetric collectives go without GIN"),
+    ("NCCL_GIN_PROXY_NTHREADS", "each thread has connections of its own; others are idle"),
+    ("NCCL_GIN_ENABLE", "with 0 kernels have no GIN, and only the host's calls come here"),
+    ("NCCL_CROSS_NIC", "with 0 NCCL finds no GIN"),
+];
+
 #[derive(Debug, Default)]
 struct Plan {
     program: Option<PathBuf>,
@@ -139,9 +148,21 @@ impl Plan {
     fn set_nccl(&mut self, plugins: &Plugins) {
         let Some(plugin) = self.have(plugins.nccl()) else { return };
         let path = plugin.path.to_string_lossy().into_owned();
-        self.set("NCCL_RMA_PLUGIN", path, "NCCL 2.30.7 and later load it by this");
+        self.set_over("NCCL_RMA_PLUGIN", path, "NCCL 2.30.7 and later load it by this");
         let why = "NCCL's proxy drives it; where it has a kind of its own, that comes first";
-        self.set("NCCL_GIN_TYPE", String::from("2"), why);
+        self.set_over("NCCL_GIN_TYPE", String::from("2"), why);
+        for (name, what) in KEPT {
+            let value = env::var(name).ok();
+            self.notes.extend(value.map(|value| format!("{name}={value} is kept: {what}")));
+        }
+    }
+
+    /// Sets a variable, whatever the environment has.
+    fn set_over(&mut self, name: &'static str, value: String, why: &str) {
+        match env::var(name).ok().filter(|theirs| *theirs != value) {
+            Some(theirs) => self.set(name, value, &format!("{why}; in place of `{theirs}`")),
+            None => self.set(name, value, why),
+        }
     }
 
     fn set_fabric(&mut self, options: &RunOptions) {

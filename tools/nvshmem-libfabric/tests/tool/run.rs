@@ -215,6 +215,12 @@ pub(crate) fn nccl() -> Case {
     let print = "echo $NCCL_RMA_PLUGIN $NCCL_GIN_TYPE $LD_PRELOAD $NVSHMEM_LIBFABRIC_PROVIDER";
     let said = good(&mut run("--nccl --provider shm", &["sh", "-c", print]))?;
     assert_eq!(said, format!("{} 2 shm\n", file.display()));
+    let mut command = run("--nccl --dry-run", &["true"]);
+    command.env("NCCL_GIN_TYPE", "5").env("NCCL_NET_PLUGIN", "ofi").env("NCCL_CROSS_NIC", "0");
+    let said = good(&mut command)?;
+    for expected in ["in place of `5`\nexport NCCL_GIN_TYPE=2", "=ofi is kept", "finds no GIN"] {
+        assert!(said.contains(expected), "{said}");
+    }
     refuses(&mut run("--nccl --any-nvshmem", &["true"]), 125, &["--any-nvshmem"]).map(drop)
 }
 
