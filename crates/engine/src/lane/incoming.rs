@@ -79,11 +79,13 @@ impl<P: Port> Lane<P> {
             }
         }
         let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
-        let Some(CommonMessage { addr: word_addr, atomic, to, payload }) =
-            CommonMessage::decode(head, word, bytes)
-        else {
+        let Some(common) = CommonMessage::decode(head, word, bytes) else { return false };
+        let CommonMessage { mark, addr: word_addr, atomic, to, payload } = common;
+        // What it follows may not be executed yet, or deferred.
+        let is_reached = || channel.executed.next().0 > seq.0.saturating_sub(mark.into());
+        if mark != 0 && (!is_reached() || self.staging.has_unflushed()) {
             return false;
-        };
+        }
         let width = atomic.width.bytes();
         let Some(word) = core.regions.target(word_addr, width) else { return false };
         if word % width != 0 {

@@ -117,11 +117,16 @@ impl Staging {
         }
     }
 
+    #[inline]
+    pub(crate) fn has_unflushed(&self) -> bool {
+        self.has_deferred || !self.unflushed.is_empty()
+    }
+
     /// Completes deferred writes before a change by the CPU that has to follow them.
     fn flush_before(&mut self, order: DeferredOrder) -> Result<(), PortError> {
-        let has_deferred = self.has_deferred || !self.unflushed.is_empty();
+        let has_unflushed = self.has_unflushed();
         match &mut self.stager {
-            Some(stager) if has_deferred && order == DeferredOrder::After => {
+            Some(stager) if has_unflushed && order == DeferredOrder::After => {
                 let settled = self.flush_error.clone().map_or_else(|| stager.copies.flush(), Err);
                 // The next `flush_writes` reports it to the messages whose writes are missing.
                 settled.inspect_err(|error| self.flush_error = Some(error.clone()))

@@ -10,9 +10,10 @@ use crate::wire::message::{
 };
 use crate::wire::staging::{self, KIND_PULL};
 
-/// A message of the most common kinds: an atomic or a put with signal, without a mark.
+/// A message of the most common kinds: an atomic or a put with signal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommonMessage<'a> {
+    pub(crate) mark: u16,
     pub(crate) addr: RegionAddr,
     /// The operation, which fetches nothing.
     pub(crate) atomic: Atomic,
@@ -32,10 +33,6 @@ impl<'a> CommonMessage<'a> {
             return None;
         }
         let (offset, mark) = split_offset(get64(bytes, 16));
-        // Its mark may have to be waited for, which the general path does.
-        if mark != 0 {
-            return None;
-        }
         let (to, payload) = match head.kind_and_code as u8 {
             WORD_HEAD if bytes.len() == WORD => {
                 (RegionAddr { region: 0, offset: 0 }, &bytes[WORD..])
@@ -52,7 +49,7 @@ impl<'a> CommonMessage<'a> {
             _ => return None,
         };
         let atomic = plain_of(head.code(), get64(bytes, 24))?;
-        Some(Self { addr: RegionAddr { region: word, offset }, atomic, to, payload })
+        Some(Self { mark, addr: RegionAddr { region: word, offset }, atomic, to, payload })
     }
 }
 
@@ -233,16 +230,16 @@ mod tests {
             let head = Head { kind_and_code, from: Pe(0), seq: 7, ack: 3, word };
             let nowhere = RegionAddr { region: 0, offset: 0 };
             let read = match Message::decode(head, word, &bytes) {
-                Ok(Message { mark: 0, body: Body::Word { addr, atomic } }) => {
-                    Some((addr, atomic, nowhere, &[][..]))
+                Ok(Message { mark, body: Body::Word { addr, atomic } }) => {
+                    Some((mark, addr, atomic, nowhere, &[][..]))
                 }
-                Ok(Message { mark: 0, body: Body::PutSignal { addr, atomic, to, payload } }) => {
-                    Some((addr, atomic, to, payload))
+                Ok(Message { mark, body: Body::PutSignal { addr, atomic, to, payload } }) => {
+                    Some((mark, addr, atomic, to, payload))
                 }
                 _ => None,
             };
             let plain = CommonMessage::decode(head, word, &bytes);
-            prop_assert_eq!(plain.map(|p| (p.addr, p.atomic, p.to, p.payload)), read);
+            prop_assert_eq!(plain.map(|p| (p.mark, p.addr, p.atomic, p.to, p.payload)), read);
         }
     }
 
