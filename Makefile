@@ -10,7 +10,7 @@ $(error CARGO_TARGET_DIR has a space, '$(CARGO_TARGET_DIR)': name a directory wh
 endif
 # Where cargo builds, made absolute for the programs that run elsewhere.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-# With CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu, below that.
+# With CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu, below that; CROSS_COMPILE=aarch64-linux-gnu- names binutils.
 BUILT := $(TARGET)$(addprefix /,$(CARGO_BUILD_TARGET))
 # What demo and benches load: never what is installed on the machine.
 STAGE := $(BUILT)/install
@@ -43,7 +43,7 @@ stage: build
 	scripts/install.sh plugin "$(BUILT)/release/libnvshmem_transport_libfabric.so" "$(PLUGINS)"
 	scripts/install.sh nccl "$(BUILT)/release/libnccl_rma_nvshmem_libfabric.so" "$(PLUGINS)"
 	scripts/install.sh channel "$(BUILT)/release/libnvshmem_libfabric_channel.so" "$(STAGE)"
-	install -D -m 755 --strip "$(BUILT)/release/nvshmem-libfabric" "$(STAGE)/bin/nvshmem-libfabric"
+	install -D -m 755 --strip --strip-program="$(CROSS_COMPILE)strip" "$(BUILT)/release/nvshmem-libfabric" "$(STAGE)/bin/nvshmem-libfabric"
 
 # The same where a source is newer, and not else: between the plugin alone and the tool, cargo
 # builds the plugin's crate anew each time.

@@ -27,6 +27,5 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="env PATH=$home/bin:$PATH"
 # QEMU has no seccomp.
 scripts/cargo test --locked --profile checked --target "$TARGET" --workspace --exclude channel-loom --no-fail-fast \
     --lib --bins --test engine --test ofi --test plugin --test channel --test nccl --test cuda --test units -- --skip filtered_system_calls
-export CARGO_BUILD_TARGET=$TARGET PATH=/usr/aarch64-linux-gnu/bin:$PATH
-make --no-print-directory package
+CARGO_BUILD_TARGET=$TARGET CROSS_COMPILE=aarch64-linux-gnu- make --no-print-directory package
 "$home/../$TARGET/package-prefix/bin/nvshmem-libfabric" perf --provider tcp --devices 127.0.0.1

@@ -49,9 +49,9 @@ exports() {
 # Makes $work/NAME of the built library, and its debug information, which debuggers look for in .debug:
 # strip NAME.
 strip() {
-    objcopy --only-keep-debug --compress-debug-sections "$built" "$work/${1%%.so*}.debug"
+    "${CROSS_COMPILE-}objcopy" --only-keep-debug --compress-debug-sections "$built" "$work/${1%%.so*}.debug"
     chmod 644 "$work/${1%%.so*}.debug"
-    objcopy --strip-all --remove-section=.gnu_debuglink --add-gnu-debuglink="$work/${1%%.so*}.debug" "$built" "$work/$1"
+    "${CROSS_COMPILE-}objcopy" --strip-all --remove-section=.gnu_debuglink --add-gnu-debuglink="$work/${1%%.so*}.debug" "$built" "$work/$1"
     chmod 755 "$work/$1"
     mkdir -p "$directory/.debug"
 }
