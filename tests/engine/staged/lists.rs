@@ -210,6 +210,23 @@ fn words_lost_within_list_are_refused() {
     assert!(matches!(told, Err(EngineError::PeerRefused { .. })), "{told:?}");
 }
 
+/// A word of the host that follows one of a device, which is stored later.
+#[test]
+fn words_of_both_memories_keep_order() {
+    let mut job = Job::new(5, &shape(true), CALM);
+    let base = job.fabric.alloc_reached(Pe(1), 4096, Reach::Direct);
+    job.members[1].regions.register(base, 4096, Access::LocalAndRemote).unwrap();
+    for (number, region) in (0..).zip([HEAP, 4 * FIRST_REGION + 3]) {
+        let (addr, atomic) = signal(AtomicOp::SignalAdd, region, 800).unwrap();
+        forge(&job, (0, 1), ahead(number), number as u16, &Body::Word { addr, atomic });
+    }
+    assert_eq!(moved(&mut job), (0, 2));
+    let events = job.fabric.events();
+    let is = |of: usize| move |event: &Event| matches!(event, Event::Applied { addr, .. } if *addr == of + 800);
+    let at = |base| events.iter().position(is(base)).unwrap();
+    assert!(at(job.members[1].base) < at(base));
+}
+
 /// A rail brings a word, which is lost, and a put behind it; the next rail a get of another PE,
 /// whose answer starts copies.
 #[test]
