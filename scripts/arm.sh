@@ -16,6 +16,7 @@ if [[ ! -e $home/root/complete ]]; then
     tar -x -f "$home/root.tar" -C "$home/root" ./lib ./usr/lib
     touch "$home/root/complete"
 fi
+# For programs that tests start, and compile.
 mkdir -p "$home/bin" && ln -sfn /usr/bin/aarch64-linux-gnu-gcc "$home/bin/cc"
 [[ -e $BINFMT/register ]] || mount -t binfmt_misc binfmt_misc "$BINFMT" || exit 2
 [[ -e $BINFMT/qemu-aarch64 ]] || { trap 'echo -1 >"$BINFMT/qemu-aarch64"' EXIT && printf %s '@qemu-aarch64@M@@\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00@' \

@@ -20,7 +20,7 @@ if [[ $built != "nvshmem-libfabric $version" ]]; then
     exit 1
 fi
 scripts/install.sh check "$prefix/lib"
-# Not this machine's, where the build was for another. As Rust, and Debian, say it:
+# The processor that the files are for, as Rust and Debian call it.
 machine=x86_64 architecture=amd64
 ! readelf --file-header "$tool" | grep -q 'Machine: *AArch64' || machine=aarch64 architecture=arm64
 # Times in the packages, so that the same files make the same packages.

@@ -46,6 +46,7 @@ impl Contexts {
 /// Null, or valid for `'a` and of that type.
 #[inline]
 unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, NcclError> {
+    // `ok_or` would make and drop an error in every call.
     // SAFETY: by contract.
     let Some(given) = (unsafe { pointer.as_ref() }) else {
         return Err(NcclError::Null { argument });

@@ -58,7 +58,7 @@ struct BatchEntry {
     batch: Option<Batch>,
     rank: usize,
     uses: u64,
-    /// Short puts in the batch; 0 if other puts may not share it.
+    /// Short puts and signals in the batch; 0 if no other may share it.
     puts: u32,
     /// Number of the iteration of its latest operation.
     at: u64,
@@ -137,7 +137,7 @@ impl Requests {
             return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE);
         };
         let of = &mut self.batches[index];
-        // One that had to be shared by others too is left alone by short ones.
+        // Short ones do not join a batch that others share for want of free ones.
         (of.puts, of.at) = (u32::from(is_short && begun.is_some()), self.iterations);
         (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }

@@ -222,9 +222,11 @@ fn words_of_both_memories_keep_order() {
     }
     assert_eq!(moved(&mut job), (0, 2));
     let events = job.fabric.events();
-    let is = |of: usize| move |event: &Event| matches!(event, Event::Applied { addr, .. } if *addr == of + 800);
-    let at = |base| events.iter().position(is(base)).unwrap();
-    assert!(at(job.members[1].base) < at(base));
+    let at = |addr| {
+        let is = |event: &Event| matches!(*event, Event::Applied { addr: of, .. } if of == addr);
+        events.iter().position(is).unwrap()
+    };
+    assert!(at(job.members[1].base + 800) < at(base + 800));
 }
 
 /// A rail brings a word, which is lost, and a put behind it; the next rail a get of another PE,

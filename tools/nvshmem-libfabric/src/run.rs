@@ -40,11 +40,14 @@ const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks fo
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
 
-/// Variables of NCCL's that recipes set and that stay as they are: what they do with this plugin.
+/// NCCL's variables that recipes set and `run` leaves alone, with what each does here.
 const KEPT: [(&str, &str); 5] = [
-    ("NCCL_NET_PLUGIN", "collectives go by it, which this plugin has no part in"),
+    ("NCCL_NET_PLUGIN", "collectives use it; this plugin carries none of them"),
     ("NCCL_SYM_GIN_KERNELS_ENABLE", "with 0 NCCL's own symmetric collectives go without GIN"),
-    ("NCCL_GIN_PROXY_NTHREADS", "each thread has connections of its own; others are idle"),
+    (
+        "NCCL_GIN_PROXY_NTHREADS",
+        "NCCL gives each thread connections of its own; threads beyond them idle",
+    ),
     ("NCCL_GIN_ENABLE", "with 0 kernels have no GIN, and only the host's calls come here"),
     ("NCCL_CROSS_NIC", "with 0 NCCL finds no GIN"),
 ];
@@ -132,11 +135,8 @@ impl Plan {
         } else {
             self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
         }
-        let why = match env::var(TRANSPORT).unwrap_or_default().as_str() {
-            "libfabric" | "" => String::from("NVSHMEM uses another one by default"),
-            theirs => format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
-        };
-        self.set(TRANSPORT, String::from("libfabric"), &why);
+        let why = "NVSHMEM uses another one by default";
+        self.set_over(TRANSPORT, String::from("libfabric"), why);
         let why = "what is loaded under the name that NVSHMEM asks for comes before its own file";
         if files.is_empty() {
             self.notes.push(format!("{PRELOAD} would have the file that is missing: {why}"));
@@ -157,9 +157,9 @@ impl Plan {
         }
     }
 
-    /// Sets a variable, whatever the environment has.
+    /// Sets a variable, and names the environment's value that it replaces.
     fn set_over(&mut self, name: &'static str, value: String, why: &str) {
-        match env::var(name).ok().filter(|theirs| *theirs != value) {
+        match env::var(name).ok().filter(|theirs| !theirs.is_empty() && *theirs != value) {
             Some(theirs) => self.set(name, value, &format!("{why}; in place of `{theirs}`")),
             None => self.set(name, value, why),
         }

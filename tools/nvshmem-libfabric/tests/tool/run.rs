@@ -234,7 +234,7 @@ pub(crate) fn environment() -> Case {
     command.env("NVSHMEM_REMOTE_TRANSPORT", "ibrc").env("LD_PRELOAD", theirs);
     let preload = format!("LD_PRELOAD={}:{theirs}\n", plugin(7));
     let transport = "export NVSHMEM_REMOTE_TRANSPORT=libfabric";
-    let texts = [preload.as_str(), transport, "NVSHMEM would use `ibrc`"];
+    let texts = [preload.as_str(), transport, "in place of `ibrc`"];
     let said = says(&mut command, 0, &texts)?;
     assert!(!said.contains("CUDA_") && !said.contains("Open MPI"), "{said}");
     // What has to be first stays first.
