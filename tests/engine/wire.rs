@@ -6,13 +6,16 @@ use engine::wire::message::{
     Frame, HEAD, Head, MAX_REASON, Message, Numbers, SealContext, VERSION, WireError,
 };
 use engine::wire::seal::Seal;
-use engine::wire::staging::MAX_KEYS;
+use engine::wire::staging::{FURTHER_GET, MAX_GETS, MAX_KEYS, further_get, further_gets};
 use proptest::prelude::*;
 
 use crate::prelude::*;
 
 const TO: RegionAddr = RegionAddr { region: u32::MAX, offset: (1 << 48) - 1 };
 const AT: RegionAddr = RegionAddr { region: 0x0102_0304, offset: 0x0506_0708_090a };
+
+/// Bytes of the further gets of the longest request.
+const MOST_FURTHER: usize = (MAX_GETS - 1) * FURTHER_GET;
 
 /// Calls back with a body of each kind and form, with fields that fill their places, and payloads
 /// of the longest and the shortest length.
@@ -29,7 +32,9 @@ fn each_body(word: u64, mut with: impl FnMut(&Body<'_>)) {
         Body::Reply { reply_slot: low, low: !low, value },
         Body::Refusal { low, why: "" },
         Body::Refusal { low, why: &"~".repeat(MAX_REASON) },
-        Body::GetRequest { from: AT, len: low, get: !low },
+        Body::GetRequest { from: AT, len: low, get: !low, more: &[] },
+        Body::GetRequest { from: AT, len: low, get: !low, more: &[0x80; FURTHER_GET] },
+        Body::GetRequest { from: AT, len: low, get: !low, more: &[0x80; MOST_FURTHER] },
         Body::GetReply { get, payload: &bytes },
         Body::GetReply { get, payload: &bytes[..1] },
         Body::InlinePut { to: AT, payload: &bytes },
@@ -110,6 +115,7 @@ fn encoded_messages_decode() {
             let is_any_length = match body {
                 Body::Refusal { .. } | Body::Ack(_) => true,
                 Body::InlinePut { .. } | Body::GetReply { .. } => true,
+                Body::GetRequest { more, .. } => !more.is_empty(),
                 // A pull may bring the bytes it is about, if they are as few.
                 Body::Pull(pull) => pull.len as usize <= MAX_MESSAGE,
                 _ => false,
@@ -239,6 +245,24 @@ fn operation_codes_belong_to_their_kinds() {
 }
 
 /// A payload, and what a pull brings, fits its message; nobody asks for no bytes.
+#[test]
+fn further_gets_are_near_and_short() {
+    let at = |distance: i64| RegionAddr { offset: AT.offset.wrapping_add_signed(distance), ..AT };
+    for (from, len, fits) in [
+        (at(0), 1, true),
+        (at(-1), 0xffff, true),
+        (at(i32::MAX.into()), 8, true),
+        (at(i32::MIN.into()), 8, true),
+        (at(0), 0x1_0000, false),
+        (at(1 << 31), 8, false),
+        (at(-(1 << 31) - 1), 8, false),
+        (RegionAddr { region: AT.region + 1, ..AT }, 8, false),
+    ] {
+        let read = further_get(AT, from, len).map(|more| further_gets(AT, &more).collect());
+        assert_eq!(read, fits.then(|| vec![(from, len)]));
+    }
+}
+
 #[test]
 fn messages_are_as_long_as_said() {
     // With a number at a place, and so many bytes in all.

@@ -285,14 +285,20 @@ impl<'a> Program<'a> {
         self.member.lane.start(&put)
     }
 
-    fn get(&mut self) -> Outcome {
-        let len = 1 + self.random.below(self.plan.longest.min(STEADY_LEN - 1));
+    /// Gets in a row may share a request.
+    fn get_some(&mut self) -> Outcome {
+        let most = [1, 8, 64][self.random.below(3)];
+        (0..=self.random.below(most)).try_for_each(|_| self.get(most))
+    }
+
+    fn get(&mut self, most: usize) -> Outcome {
+        let len = 1 + self.random.below(self.plan.longest.min(STEADY_LEN - 1) / most);
         let at = self.random.below(STEADY_LEN - len);
         let Some(local) = self.land(len) else { return Ok(()) };
         let place = self.targets.heap(self.to as u32, STEADY + at);
         let get = Request { direction: Direction::Read, ..self.part_at(place, local, len) };
         let (op, bytes) = (self.op(), self.fabric.load(self.pe(), place, len));
-        if self.random.below(8) == 0 {
+        if self.random.below(8 * most) == 0 {
             self.member.lane.complete(&get)?;
             assert!(self.fabric.load(Pe(self.me), local, len) == bytes, "wrong: got to its end");
         }
@@ -423,7 +429,7 @@ impl<'a> Program<'a> {
             32 => self.begin(Self::put_value)?,
             33 => self.begin(Self::put_again)?,
             34..36 => self.begin(Self::change_again)?,
-            36..39 => self.begin(Self::get)?,
+            36..39 => self.begin(Self::get_some)?,
             39 => self.quiet()?,
             40 => self.quiet_all()?,
             41 => self.register(),

@@ -78,12 +78,17 @@ impl Answer {
 /// An operation of PE 0: its name, how many bytes land, and what PE 1 might answer.
 type Operation = (&'static str, usize, &'static [Answer], fn(&mut Job) -> Outcome);
 
-const OPERATIONS: [Operation; 6] = [
+const OPERATIONS: [Operation; 7] = [
     ("nothing", 0, &[], |_| Ok(())),
     ("a put", 0, &[], |job| job.put(0, 1, 0, LONG)),
     ("a get", LONG, &[Answer::Pull(LONG), PullOfShared(LONG)], |job| job.get(0, 1, LANDING, LONG)),
     ("a short get", SHORT, &[Loaded(SHORT), PullOfShared(SHORT)], |job| {
         job.get(0, 1, LANDING, SHORT)
+    }),
+    // One answer is for both.
+    ("a shared get", SHORT, &[PullOfShared(SHORT)], |job| {
+        job.get(0, 1, LANDING, 48)?;
+        job.get(0, 1, LANDING + 48, SHORT - 48)
     }),
     ("a fetch", 8, &[Reply], |job| job.fetch(0, 1, LANDING)),
     ("a signal", 0, &[], |job| job.amo(0, 1, 4096, AtomicOp::SignalAdd, 1)),
@@ -191,7 +196,7 @@ fn answers_fit_what_was_asked() {
 /// memory that is another's.
 #[test]
 fn second_answers_store_nothing() {
-    for (_, landed, right, start) in [OPERATIONS[2], OPERATIONS[3]] {
+    for (_, landed, right, start) in [OPERATIONS[2], OPERATIONS[3], OPERATIONS[4]] {
         let firsts = right.iter().copied().filter(|first| !matches!(first, Answer::Pull(_)));
         let seconds = [PullOfShared(LONG), PullOfShared(SHORT), Loaded(SHORT)];
         let pairs = firsts.chain([Refusal]).flat_map(|first| seconds.map(|second| (first, second)));

@@ -148,7 +148,8 @@ fn unreadable_bytes_are_refused() {
         let target = PullTarget::One(put(HEAP, 0, len, 0));
         message((0, 1), Seq::FIRST, 0, &Body::Pull(Pull { target, len, source, payload: &[] }))
     };
-    let ask = Body::GetRequest { from: RegionAddr { region: HEAP, offset: 0 }, len: 1025, get: 0 };
+    let from = RegionAddr { region: HEAP, offset: 0 };
+    let ask = Body::GetRequest { from, len: 1025, get: 0, more: &[] };
     let (at, payload) = (RegionAddr { region: HEAP, offset: 0 }, &[7; 1000]);
     let long = Body::PutSignal { addr: at, atomic: atomic(AtomicOp::Set, 7), to: at, payload };
     for (what, bytes) in [
@@ -241,7 +242,8 @@ fn nothing_follows_a_lost_word() {
         let pull = Pull { target, len: 100, source: PullSource::Bounce(0), payload: &[] };
         forge(&job, (0, 1), ahead(1), 1, &Body::Pull(pull));
         let from = RegionAddr { region: HEAP, offset: 4096 };
-        let get = message((2, 1), ahead(0), 0, &Body::GetRequest { from, len: 1000, get: 0 });
+        let get =
+            message((2, 1), ahead(0), 0, &Body::GetRequest { from, len: 1000, get: 0, more: &[] });
         job.fabric.forge_message(Pe(1), RailId(1), &get);
         job.fabric.world().fail_settling = is_lost;
         assert_eq!(moved(&mut job), if is_lost { (0, 0) } else { (1, 1) });
@@ -254,7 +256,13 @@ fn asks_are_bounded() {
     let mut job = Job::with(Shape { staged: ALL, ..PLAIN });
     let from = RegionAddr { region: HEAP, offset: 0 };
     let asked = (0..2000).find(|number| {
-        forge(&job, (0, 1), ahead(*number), 0, &Body::GetRequest { from, len: 1000, get: 0 });
+        forge(
+            &job,
+            (0, 1),
+            ahead(*number),
+            0,
+            &Body::GetRequest { from, len: 1000, get: 0, more: &[] },
+        );
         job.fabric.pass_time(1000);
         job.members[1].lane.progress().is_err()
     });

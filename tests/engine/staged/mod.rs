@@ -3,6 +3,7 @@
 mod answers;
 mod cases;
 mod gathered;
+mod gets;
 mod lists;
 mod order;
 mod same_host;

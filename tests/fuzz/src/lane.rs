@@ -335,7 +335,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         2 => Body::Refusal { low: of, why: "no" },
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::InlinePut { to: at, payload: &payload[..len.min(200)] },
-        5 => Body::GetRequest { from: at, len: len as u32, get: get.number },
+        5 => Body::GetRequest { from: at, len: len as u32, get: get.number, more: &[] },
         6 => {
             let atomic = Atomic { op: AtomicOp::FetchAdd, ..atomic };
             Body::Fetch { addr: at, atomic, reply_slot: 3 }

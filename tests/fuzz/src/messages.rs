@@ -150,7 +150,7 @@ fn bodies() -> Vec<Body<'static>> {
         Body::CountedSignal { addr: at, atomic: add, tag: Tag::FIRST, segments: 2 },
         Body::Refusal { low: of, why: "it is not there" },
         Body::InlinePut { to: at, payload: b"payload" },
-        Body::GetRequest { from: at, len: 100, get: 0 },
+        Body::GetRequest { from: at, len: 100, get: 0, more: &[] },
         pull(To::One(record(None)), 100, keys, &[]),
         pull(To::One(record(Some(signal()))), 100, PullSource::Bounce(0), &[]),
         pull(To::List(2), 500, keys, &[]),

@@ -16,7 +16,7 @@ use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
 use crate::wire::decode::CommonMessage;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
-use crate::wire::staging::PullTarget;
+use crate::wire::staging::{PullTarget, further_gets};
 
 impl<P: Port> Lane<P> {
     /// Handles what a rail's poll has received. Returns whether there was anything.
@@ -286,8 +286,8 @@ impl<P: Port> Lane<P> {
                 let stored = self.staging.store(&mut self.core, data, payload, order);
                 return stored.map_err(|error| error.to_string());
             }
-            Body::GetRequest { from, len, get } => {
-                let asked = (from, len as usize);
+            Body::GetRequest { from, len, get, more } => {
+                let asked = std::iter::once((from, len as usize)).chain(further_gets(from, more));
                 return self.staging.queue_reply(&mut self.core, pe, seq, asked, get);
             }
             Body::GetReply { get, payload } => {

@@ -11,24 +11,40 @@ use crate::port::Port;
 use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
+use crate::staging::records::{Record, end_of_gets, place_get};
 use crate::staging::submit::{FRAGMENT, fragment_len};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
-use crate::wire::staging::GetId;
+use crate::wire::staging::{FURTHER_GET, GetId, MAX_GETS, further_get};
 
-/// Fragment of a get from staged memory, until its bytes have arrived.
+/// Longest get in bytes that shares a request.
+const MAX_JOINED_GET: usize = u16::MAX as usize;
+
+/// Gets from staged memory, or a fragment of one, that share a request, until their bytes have
+/// arrived.
 #[derive(Debug)]
 pub(super) struct StagedGet {
     pub(super) pe: Pe,
-    pub(super) memory: usize,
-    pub(super) len: usize,
-    pub(super) from: RegionAddr,
+    /// One at least, placed by [`place_get`].
+    pub(super) records: Vec<Record>,
     counts: GroupCounts,
     /// Number of the message that requested it; None once the reply is here.
     request: Option<Seq>,
     /// Whether the fabric reaches the destination, so that the bytes need no buffer.
     pub(super) is_direct: bool,
+}
+
+impl StagedGet {
+    /// Returns the number of bytes of the answer.
+    pub(super) fn len(&self) -> usize {
+        end_of_gets(&self.records)
+    }
+
+    /// Returns the destination of the first get.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        (self.records[0].memory, self.records[0].len)
+    }
 }
 
 impl Staging {
@@ -72,6 +88,16 @@ impl Staging {
         let max_len = if by_peer { own.min(remote.bounce_len()) } else { own };
         let is_same_host = by_peer && self.is_mapped_by(pe);
         let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
+        let from = RegionAddr { region: remote.region(), offset };
+        let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
+        let is_short = by_peer && op.sent == 0 && op.len <= MAX_JOINED_GET.min(max_bytes);
+        let may_join = is_short && self.stager.is_some();
+        let get = Record { completion: op.completion, ..Record::put(addr, op.len, from) };
+        if may_join && self.join_get(pe, get, max_bytes) {
+            op.sent = op.len;
+            core.groups.begin(op.completion);
+            return Ok(Outcome::Done);
+        }
         let handle = core.peers.get_mut(pe).share_handle(request.remote_handle);
         while op.sent < op.len {
             if self.peer(pe).in_flight >= MAX_IN_FLIGHT {
@@ -82,8 +108,10 @@ impl Staging {
             let counts = self.begin_transfer(core, pe, Class::Read, op.completion);
             let memory = addr + op.sent;
             let token = if by_peer {
-                let from = RegionAddr { region: remote.region(), offset: offset + op.sent as u64 };
-                let get = StagedGet { pe, memory, len, from, counts, request: None, is_direct };
+                let from = RegionAddr { offset: offset + op.sent as u64, ..from };
+                let mut records = self.spare.pop().unwrap_or_default();
+                records.push(Record::put(memory, len, from));
+                let get = StagedGet { pe, records, counts, request: None, is_direct };
                 Token::Get(self.gets.add(get))
             } else {
                 let from = remote.remote_address(offset) + op.sent as u64;
@@ -98,15 +126,45 @@ impl Staging {
                 (Token::Receive(_), Some(stager)) => stager.inward.wait(pe, token.bits()),
                 _ => self.outgoing.push_back(token),
             }
+            if let (Token::Get(index), true) = (token, may_join) {
+                // Left for the iteration, which requests it together with gets that follow.
+                self.peer(pe).joinable_get = Some(index);
+                self.batcher.add_operation();
+                return Ok(Outcome::Done);
+            }
         }
         self.start(core);
         Ok(Outcome::Done)
     }
 
+    /// Adds a get to one that is not requested yet. Returns whether it was added.
+    fn join_get(&mut self, pe: Pe, record: Record, max_bytes: usize) -> bool {
+        let Some(index) = self.peer(pe).joinable_get else { return false };
+        let Some(get) = self.gets.get(index) else { return false };
+        let record = place_get(&get.records, record);
+        let is_near = further_get(get.records[0].to, record.to, record.len).is_some();
+        if !is_near || get.records.len() == MAX_GETS || record.offset + record.len > max_bytes {
+            return false;
+        }
+        get.records.push(record);
+        // Their bytes arrive in one buffer.
+        get.is_direct = false;
+        self.batcher.add_operation();
+        true
+    }
+
     pub(super) fn send_get_request<P: Port>(&mut self, core: &mut Core<P>, index: u32) -> Attempt {
         let Some(get) = self.gets.get(index) else { return Ok(Outcome::Done) };
-        let pe = get.pe;
-        let body = Body::GetRequest { from: get.from, len: get.len as u32, get: index };
+        let (pe, first) = (get.pe, get.records[0]);
+        let mut more = [0; MAX_GETS * FURTHER_GET];
+        let others = get.records[1..].iter();
+        let others = others.filter_map(|get| further_get(first.to, get.to, get.len));
+        more.chunks_exact_mut(FURTHER_GET)
+            .zip(others)
+            .for_each(|(to, get)| to.copy_from_slice(&get));
+        let more = &more[..FURTHER_GET * (get.records.len() - 1)];
+        let (from, len) = (first.to, first.len as u32);
+        let body = Body::GetRequest { from, len, get: index, more };
         let purpose = crate::channel::slots::Purpose::staged(Some(Token::Get(index).bits()), "get");
         let sending = OutgoingMessage::new(pe, body, get.counts.completion);
         let outcome =
@@ -114,6 +172,9 @@ impl Staging {
         if outcome == Outcome::Done {
             // The get ends with its reply, not with the acknowledgement of the request.
             get.request = Some(core.channel(pe).last_sent());
+            if self.peer(pe).joinable_get == Some(index) {
+                self.peer(pe).joinable_get = None;
+            }
             let asked = &mut core.peers.get_mut(pe).gets_requested;
             *asked = asked.wrapping_add(1);
         }
@@ -123,7 +184,7 @@ impl Staging {
     /// Returns name and length of the get that a message requested, by the low half of its number.
     pub(crate) fn get_requested_by(&self, pe: Pe, low: u32) -> Option<(&'static str, usize)> {
         let is = |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == low);
-        self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len))
+        self.gets.iter().find(|(_, get)| is(get)).map(|(_, get)| ("get", get.len()))
     }
 
     pub(crate) fn was_issued(&self, get: u32) -> bool {
@@ -136,7 +197,7 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         named: GetId,
-        fits: impl Fn(usize) -> bool,
+        fits: impl Fn(&StagedGet) -> bool,
     ) -> Result<Option<&mut StagedGet>, String> {
         if core.peers.get(pe).error.is_some() {
             // A failed get has returned to the program, which may have released the destination.
@@ -145,14 +206,16 @@ impl Staging {
         let is =
             |get: &StagedGet| get.pe == pe && get.request.is_some_and(|seq| seq.low() == named.low);
         match self.gets.get(named.number).filter(|get| is(get)) {
-            Some(get) if fits(get.len) => {
+            Some(get) if fits(get) => {
                 // A repeated reply must not match: its number may name another get by then.
                 get.request = None;
                 let answered = &mut core.peers.get_mut(pe).gets_answered;
                 *answered = answered.wrapping_add(1);
                 Ok(Some(get))
             }
-            Some(get) => Err(format!("an answer of another length to a get of {} bytes", get.len)),
+            Some(get) => {
+                Err(format!("an answer of another length to a get of {} bytes", get.len()))
+            }
             None => Err(String::from("an answer to a get that was not asked for")),
         }
     }
@@ -164,9 +227,9 @@ impl Staging {
         named: GetId,
         payload: &[u8],
     ) -> Result<(), String> {
-        let fits = |len: usize| len == payload.len();
+        let fits = |get: &StagedGet| get.records.len() == 1 && get.len() == payload.len();
         let Some(get) = self.take_requested_get(core, pe, named, fits)? else { return Ok(()) };
-        let memory = get.memory;
+        let (memory, _) = get.memory();
         self.store_get(core, pe, memory, payload);
         self.end_get(core, named.number);
         Ok(())
@@ -194,12 +257,15 @@ impl Staging {
     }
 
     pub(super) fn end_get<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
-        let Some(StagedGet { pe, counts, .. }) = self.gets.remove(index) else { return };
+        let Some(StagedGet { pe, counts, records, .. }) = self.gets.remove(index) else { return };
+        records.iter().for_each(|record| core.end_in_group(record.completion));
+        self.reuse(records);
         self.uncount(core, pe, counts);
         self.end_transfer(core, pe);
     }
 
     pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        self.peer(pe).joinable_get = None;
         for index in self.gets.find(|get| get.pe == pe) {
             self.outgoing.retain(|other| *other != Token::Get(index));
             self.end_get(core, index);

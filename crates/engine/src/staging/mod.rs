@@ -156,6 +156,8 @@ struct PeerTransfers {
     gets_unanswered: u32,
     /// The send that later puts may join.
     joinable: Option<u32>,
+    /// The get, not requested yet, that later ones may join.
+    joinable_get: Option<u32>,
     /// Receives that wait for earlier messages, by number.
     waiting: Vec<(Seq, u32)>,
     /// First missing and first unexecuted message at the last check of `waiting`.
@@ -449,7 +451,9 @@ impl Staging {
     pub(crate) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let sends = self.sends.iter().flat_map(|(_, send)| send.memory());
         let receives = self.receives.iter().flat_map(|(_, receive)| receive.memory());
-        let gets = self.gets.iter().map(|(_, get)| (get.pe, "get", (get.memory, get.len)));
+        let gets = self.gets.iter().flat_map(|(_, get)| {
+            get.records.iter().map(|record| (get.pe, "get", (record.memory, record.len)))
+        });
         sends.chain(receives).chain(gets)
     }
 

@@ -162,13 +162,13 @@ impl Staging {
                 ReceiveTarget::List(count)
             }
             PullTarget::Get(named) => {
-                let get = self.take_requested_get(core, pe, named, |asked| asked == len)?;
+                let get = self.take_requested_get(core, pe, named, |get| get.len() == len)?;
                 let Some(get) = get else {
                     // The get has failed: nothing is stored.
                     core.message_executed(pe, seq);
                     return Ok(());
                 };
-                memory = get.is_direct.then_some(get.memory);
+                memory = get.is_direct.then_some(get.memory().0);
                 ReceiveTarget::Get(named.number)
             }
         };
@@ -310,7 +310,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return Ok(Outcome::Done) };
         let ReceiveState::Reading(mut sent) = receive.state else { return Ok(Outcome::Done) };
         let direct = match receive.to {
-            ReceiveTarget::Get(get) => self.gets.get(get).map(|get| (get.memory, get.len)),
+            ReceiveTarget::Get(get) => self.gets.get(get).map(|get| get.memory()),
             _ => None,
         };
         let (addr, region) = match (receive.buffer, &self.stager, direct) {
@@ -429,7 +429,7 @@ impl Staging {
             }
             ReceiveTarget::Get(get) => match self.gets.get(get) {
                 Some(get) => {
-                    records.push(Record::put(get.memory, len, nowhere));
+                    records.extend_from_slice(&get.records);
                     Ok(())
                 }
                 None => Err(String::from("its get has ended")),
@@ -587,5 +587,5 @@ fn locate<P: Port>(core: &mut Core<P>, record: &WireRecord) -> Result<Record, St
         0 => 0,
         _ => core.regions.locate(to, len).map_err(|fault| fault.to_string())?.addr,
     };
-    Ok(Record { memory, len, to, offset, signal, is_ordered, repeats: false })
+    Ok(Record { offset, signal, is_ordered, ..Record::put(memory, len, to) })
 }

@@ -5,6 +5,7 @@
 use std::ops::{Deref, Range};
 
 use crate::atomic::Atomic;
+use crate::group::CompletionId;
 use crate::port::copies::MAX_WORDS;
 use crate::wire::message::RegionAddr;
 use crate::wire::staging::{MAX_RECORDS, RECORD, WireRecord};
@@ -15,14 +16,14 @@ const ALIGN: usize = 64;
 /// Latest records that a new one is compared with: kernels send one token to all its experts first.
 const LATEST: usize = 32;
 
-/// A put with the signal that follows it, or a signal alone.
+/// A put with the signal that follows it, a signal alone, or a get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     /// Address in this process.
     pub(super) memory: usize,
     /// Bytes; 0 for a signal alone.
     pub(super) len: usize,
-    /// Destination at the peer; unused in a peer's record.
+    /// Place at the peer; unused in a peer's record.
     pub(super) to: RegionAddr,
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,
@@ -30,11 +31,14 @@ pub(super) struct Record {
     pub(super) is_ordered: bool,
     /// Whether an earlier record has the same source, whose bytes both share.
     pub(super) repeats: bool,
+    /// Group that counts it, unless its transfer does.
+    pub(super) completion: CompletionId,
 }
 
 impl Record {
     pub(super) fn put(memory: usize, len: usize, to: RegionAddr) -> Self {
-        Self { memory, len, to, offset: 0, signal: None, is_ordered: false, repeats: false }
+        let (signal, completion) = (None, CompletionId::NONE);
+        Self { memory, len, to, offset: 0, signal, is_ordered: false, repeats: false, completion }
     }
 
     /// Returns true if the record has bytes of its own in the buffer.
@@ -90,6 +94,11 @@ impl Records {
         records
     }
 
+    /// Makes a list of gets, placed by [`place_get`].
+    pub(super) fn of_gets(list: Vec<Record>) -> Self {
+        Self { list, ..Self::default() }
+    }
+
     pub(super) fn into_list(self) -> Vec<Record> {
         self.list
     }
@@ -143,6 +152,18 @@ impl Records {
         }
         arrange(&mut self.list)
     }
+}
+
+/// Places the bytes of a get in the answer to a request, behind those of earlier ones. Both ends
+/// call it, so that they agree.
+pub(super) fn place_get(earlier: &[Record], get: Record) -> Record {
+    // Aligned, so that the words of a copy arrive whole.
+    Record { offset: end_of_gets(earlier).next_multiple_of(8), ..get }
+}
+
+/// Returns the number of bytes of the answer to gets.
+pub(super) fn end_of_gets(gets: &[Record]) -> usize {
+    gets.last().map_or(0, |last| last.offset + last.len)
 }
 
 fn padded_len(record: &Record) -> usize {

@@ -11,7 +11,7 @@ use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
 use crate::staging::bounce::BounceBuffer;
-use crate::staging::records::{Record, Records};
+use crate::staging::records::{Record, Records, end_of_gets, place_get};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::{HandleBytes, HandleView};
 use crate::wire::message::{Body, RegionAddr, Seq, WINDOW};
@@ -109,17 +109,23 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         seq: Seq,
-        (from, len): (RegionAddr, usize),
+        asked: impl Iterator<Item = (RegionAddr, usize)>,
         get: u32,
     ) -> Result<(), String> {
         self.sync(core);
-        let location = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
+        let mut gets = self.spare.pop().unwrap_or_default();
+        for (from, len) in asked {
+            let location = core.regions.locate(from, len).map_err(|fault| fault.to_string())?;
+            gets.push(place_get(&gets, Record::put(location.addr, len, from)));
+        }
+        let len = end_of_gets(&gets);
         // Replies that the peer has executed and not acknowledged add to its gets in flight.
         if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
             return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
         }
         let max_len = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
-        let is_inline = len <= MAX_PAYLOAD;
+        // Several are one batch for the device, and a word takes as long as they do.
+        let is_inline = len <= MAX_PAYLOAD && gets.len() == 1;
         if len > max_len && !is_inline {
             return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
         }
@@ -128,7 +134,7 @@ impl Staging {
             pe,
             to: SendTarget::Get(get, seq),
             state: if is_inline { SendState::Outgoing(0) } else { SendState::Waiting },
-            records: Records::of(Record::put(location.addr, len, from), Vec::new()),
+            records: Records::of_gets(gets),
             len,
             region: None,
             buffer: None,
@@ -151,12 +157,14 @@ impl Staging {
         let pe = send.pe;
         // No order group counts replies: the watchdog reads this while the buffer is in use.
         core.peers.get_mut(pe).replies_owed += u32::from(!send.is_own());
-        send.len = send.records.arrange();
+        if send.is_own() {
+            send.len = send.records.arrange();
+        }
         let has_bytes = send.records.iter().any(Record::has_bytes);
         (send.buffer, send.state) = (Some(buffer), SendState::CopyingOut);
         let mut list = [0; crate::wire::staging::MAX_RECORDS * RECORD];
         let mut written = 0;
-        if send.records.len() > 1 {
+        if send.is_own() && send.records.len() > 1 {
             for record in &*send.records {
                 list[written..written + RECORD].copy_from_slice(&record.wire().encode());
                 written += RECORD;

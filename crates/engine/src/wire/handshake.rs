@@ -24,7 +24,7 @@ pub const HELLO_BYTES: usize = 400;
 pub const MAX_ADDRESS: usize = 512;
 
 /// Ends with the versions of messages, handles and this record: other builds are refused.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 11];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 12];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;

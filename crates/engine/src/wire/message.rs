@@ -213,6 +213,8 @@ pub enum Body<'a> {
         /// Number of bytes, one at least.
         len: u32,
         get: u32,
+        /// Further gets, see [`further_get`](crate::wire::staging::further_get).
+        more: &'a [u8],
     },
     /// Makes the receiver read bytes and store them.
     Pull(Pull<'a>),

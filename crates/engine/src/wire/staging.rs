@@ -3,7 +3,7 @@
 //! | kind | length | content |
 //! |---|---|---|
 //! | inline put | 24 + payload | 12..16 region; 16..24 offset and mark; 24.. payload |
-//! | get request | 32 | 12..16 region; 16..24 offset and mark; 24..28 length; 28..32 number of the get |
+//! | get request | 32 + 6 a further get | 12..16 region; 16..24 offset and mark; 24..28 length; 28..32 number of the get; for each further get of the region its distance from the first and 2 bytes of length |
 //! | pull | 88 + 8 a key + bytes | 12..16 region of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
@@ -26,6 +26,12 @@ pub const MAX_PAYLOAD: usize = MAX_MESSAGE - SHORT;
 pub const MAX_RECORDS: usize = 128;
 
 pub const RECORD: usize = 48;
+
+/// Maximum number of gets in one request.
+pub const MAX_GETS: usize = 1 + (MAX_MESSAGE - GET_REQUEST) / FURTHER_GET;
+
+/// Bytes of a further get in a request.
+pub const FURTHER_GET: usize = 6;
 
 /// Maximum number of keys in a pull. With more rails the target reads over the first ones alone.
 pub const MAX_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
@@ -141,6 +147,25 @@ impl WireRecord {
     }
 }
 
+/// Encodes a further get of a request. None if it is too far from the first, or too long.
+pub fn further_get(first: RegionAddr, from: RegionAddr, len: usize) -> Option<[u8; FURTHER_GET]> {
+    let distance = i32::try_from(from.offset.wrapping_sub(first.offset) as i64).ok()?;
+    let len = u16::try_from(len).ok().filter(|_| from.region == first.region)?;
+    let mut bytes = [0; FURTHER_GET];
+    bytes[..4].copy_from_slice(&distance.to_le_bytes());
+    bytes[4..].copy_from_slice(&len.to_le_bytes());
+    Some(bytes)
+}
+
+/// Iterates over the further gets of a decoded request.
+pub fn further_gets(first: RegionAddr, more: &[u8]) -> impl Iterator<Item = (RegionAddr, usize)> {
+    more.chunks_exact(FURTHER_GET).map(move |bytes| {
+        let distance = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let offset = first.offset.wrapping_add_signed(distance.into());
+        (RegionAddr { offset, ..first }, u16::from_le_bytes([bytes[4], bytes[5]]).into())
+    })
+}
+
 impl Frame {
     /// Writes what follows the head of a message about staged memory, without the payload of a
     /// pull. Returns kind and word for the head, and the length. None for other messages.
@@ -151,10 +176,12 @@ impl Frame {
                 self.put(16, to.offset | mark);
                 (KIND_INLINE_PUT, to.region, self.payload(payload))
             }
-            Body::GetRequest { from, len, get } => {
+            Body::GetRequest { from, len, get, more } => {
                 self.put(16, from.offset | mark);
                 self.put(24, pair(len, get));
-                (KIND_GET_REQUEST, from.region, GET_REQUEST)
+                let more = &more[..more.len().min(MAX_MESSAGE - GET_REQUEST)];
+                self.bytes[GET_REQUEST..GET_REQUEST + more.len()].copy_from_slice(more);
+                (KIND_GET_REQUEST, from.region, GET_REQUEST + more.len())
             }
             Body::GetReply { get, payload } => {
                 self.put(16, u64::from(get.low) | mark);
@@ -216,14 +243,14 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             Ok(Body::InlinePut { to: RegionAddr { region: word, offset: offset() }, payload })
         }
         KIND_GET_REQUEST => {
-            if bytes.len() != GET_REQUEST {
-                return Err(wrong);
-            }
+            let more = bytes.get(GET_REQUEST..).ok_or(wrong)?;
             let (len, get) = halves(get64(bytes, 24));
-            if len == 0 {
+            let from = RegionAddr { region: word, offset: offset() };
+            let is_empty = len == 0 || further_gets(from, more).any(|(_, len)| len == 0);
+            if is_empty || more.len() % FURTHER_GET != 0 {
                 return Err(wrong);
             }
-            Ok(Body::GetRequest { from: RegionAddr { region: word, offset: offset() }, len, get })
+            Ok(Body::GetRequest { from, len, get, more })
         }
         KIND_GET_REPLY => {
             let payload = payload()?;
