@@ -21,7 +21,7 @@ use engine::wire::cookie::Cookie;
 use engine::wire::handle::{Handle, HandleBytes};
 use engine::wire::message::{Body, HEAD, MAP_BYTES, Numbers, RegionAddr, Seq, VERSION};
 use engine::wire::seal::Seal;
-use engine::wire::staging::{GetId, Pull, PullSource, PullTarget as To, WireRecord};
+use engine::wire::staging::{FURTHER_GET, GetId, Pull, PullSource, PullTarget as To, WireRecord};
 use sim_fabric::{
     CALM, FakeFabric, FakeMemory, FakePort, PortCall, RAIL, SHARE, Script, lane_config,
     straight_paths,
@@ -317,12 +317,14 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     let get = GetId { number: u.int_in_range(0..=4)?, low: of };
     let offset = u.int_in_range(0..=66u64)? * 8;
     let at = RegionAddr { region: region(u)?, offset };
-    // Of the get that is named, as often as not.
-    let asked = bed.gets.get(get.number as usize).copied().unwrap_or(100);
+    // Of the get that is named, and of those that may share its request, as often as not.
+    let row = bed.gets.iter().skip(get.number as usize).take(u.int_in_range(1..=3)?);
+    let asked = row.fold(0, |end: usize, len| end.next_multiple_of(8) + len).max(1);
+    let more = [[8, 0, 0, 0, 100, 0]; 3].concat();
     let len = if u.ratio(1u8, 2u8)? { asked } else { u.int_in_range(1..=900usize)? };
     let (op, width) = (AtomicOp::SignalAdd, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
-    let (payload, map) = ([0xee; 900], [u.arbitrary::<u8>()?; MAP_BYTES]);
+    let (payload, map) = ([0xee; 3 * 904], [u.arbitrary::<u8>()?; MAP_BYTES]);
     let mut brought = &payload[..0];
     // Those of the peer's memory, or of none.
     let handle = Handle::decode(&bed.handles[if from == Pe(1) { 4 } else { 5 }]).unwrap();
@@ -335,7 +337,10 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
         2 => Body::Refusal { low: of, why: "no" },
         3 => Body::GetReply { get, payload: &payload[..len.min(200)] },
         4 => Body::InlinePut { to: at, payload: &payload[..len.min(200)] },
-        5 => Body::GetRequest { from: at, len: len as u32, get: get.number, more: &[] },
+        5 => {
+            let more = &more[..FURTHER_GET * u.int_in_range(0..=3)?];
+            Body::GetRequest { from: at, len: len as u32, get: get.number, more }
+        }
         6 => {
             let atomic = Atomic { op: AtomicOp::FetchAdd, ..atomic };
             Body::Fetch { addr: at, atomic, reply_slot: 3 }

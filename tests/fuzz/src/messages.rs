@@ -151,6 +151,7 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Refusal { low: of, why: "it is not there" },
         Body::InlinePut { to: at, payload: b"payload" },
         Body::GetRequest { from: at, len: 100, get: 0, more: &[] },
+        Body::GetRequest { from: at, len: 100, get: 0, more: &[8, 0, 0, 0, 100, 0] },
         pull(To::One(record(None)), 100, keys, &[]),
         pull(To::One(record(Some(signal()))), 100, PullSource::Bounce(0), &[]),
         pull(To::List(2), 500, keys, &[]),

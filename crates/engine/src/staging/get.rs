@@ -40,11 +40,6 @@ impl StagedGet {
     pub(super) fn len(&self) -> usize {
         end_of_gets(&self.records)
     }
-
-    /// Returns the destination of the first get.
-    pub(super) fn memory(&self) -> (usize, usize) {
-        (self.records[0].memory, self.records[0].len)
-    }
 }
 
 impl Staging {
@@ -172,9 +167,7 @@ impl Staging {
         if outcome == Outcome::Done {
             // The get ends with its reply, not with the acknowledgement of the request.
             get.request = Some(core.channel(pe).last_sent());
-            if self.peer(pe).joinable_get == Some(index) {
-                self.peer(pe).joinable_get = None;
-            }
+            self.peer(pe).joinable_get.take_if(|joinable| *joinable == index);
             let asked = &mut core.peers.get_mut(pe).gets_requested;
             *asked = asked.wrapping_add(1);
         }
@@ -229,7 +222,7 @@ impl Staging {
     ) -> Result<(), String> {
         let fits = |get: &StagedGet| get.records.len() == 1 && get.len() == payload.len();
         let Some(get) = self.take_requested_get(core, pe, named, fits)? else { return Ok(()) };
-        let (memory, _) = get.memory();
+        let memory = get.records[0].memory;
         self.store_get(core, pe, memory, payload);
         self.end_get(core, named.number);
         Ok(())

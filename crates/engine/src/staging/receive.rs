@@ -168,7 +168,7 @@ impl Staging {
                     core.message_executed(pe, seq);
                     return Ok(());
                 };
-                memory = get.is_direct.then_some(get.memory().0);
+                memory = get.is_direct.then_some(get.records[0].memory);
                 ReceiveTarget::Get(named.number)
             }
         };
@@ -310,7 +310,7 @@ impl Staging {
         let Some(receive) = self.receives.get(index) else { return Ok(Outcome::Done) };
         let ReceiveState::Reading(mut sent) = receive.state else { return Ok(Outcome::Done) };
         let direct = match receive.to {
-            ReceiveTarget::Get(get) => self.gets.get(get).map(|get| get.memory()),
+            ReceiveTarget::Get(get) => self.gets.get(get).map(|get| get.records[0]),
             _ => None,
         };
         let (addr, region) = match (receive.buffer, &self.stager, direct) {
@@ -319,7 +319,7 @@ impl Staging {
                 (addr, Some(Arc::clone(&stager.region)))
             }
             // The bytes go straight to their destination, which may have been released meanwhile.
-            (_, _, Some((addr, len))) => {
+            (_, _, Some(Record { memory: addr, len, .. })) => {
                 core.regions.sync();
                 let region = core.regions.lookup(addr, len).fabric.cloned();
                 if region.is_none() && core.needs_desc {

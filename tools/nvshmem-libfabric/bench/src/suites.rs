@@ -47,11 +47,12 @@ pub(crate) fn signal(options: &Options, report: &mut Report) -> Result<(), BoxEr
 }
 
 pub(crate) fn staged(options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    const CASES: [(Op, u64, u64); 6] = [
+    const CASES: [(Op, u64, u64); 7] = [
         (Op::Put, 1 << 20, 32),
         (Op::Put, 4 << 20, 8),
         (Op::Put, 16 << 20, 2),
         (Op::Get, 1 << 20, 32),
+        (Op::Get, 256, 1024),
         (Op::Put, 8, 1),
         (Op::PutSignal, 4 << 10, 1),
     ];
