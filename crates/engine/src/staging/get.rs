@@ -12,14 +12,11 @@ use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
 use crate::staging::records::{Record, end_of_gets, place_get};
-use crate::staging::submit::{FRAGMENT, fragment_len};
+use crate::staging::submit::{FRAGMENT, MAX_JOINED, fragment_len};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::{FURTHER_GET, GetId, MAX_GETS, further_get};
-
-/// Longest get in bytes that shares a request.
-const MAX_JOINED_GET: usize = u16::MAX as usize;
 
 /// Gets from staged memory, or a fragment of one, that share a request, until their bytes have
 /// arrived.
@@ -85,7 +82,7 @@ impl Staging {
         let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
         let from = RegionAddr { region: remote.region(), offset };
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let is_short = by_peer && op.sent == 0 && op.len <= MAX_JOINED_GET.min(max_bytes);
+        let is_short = by_peer && op.sent == 0 && op.len <= MAX_JOINED.min(max_bytes);
         let may_join = is_short && self.stager.is_some();
         let get = Record { completion: op.completion, ..Record::put(addr, op.len, from) };
         if may_join && self.join_get(pe, get, max_bytes) {

@@ -20,8 +20,8 @@ use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
 
-/// Longest put in bytes that shares a buffer: a longer one is worth a copy of its own.
-const MAX_JOINED_PUT: usize = 64 << 10;
+/// Longest put or get in bytes that shares a buffer: a longer one is worth a copy of its own.
+pub(super) const MAX_JOINED: usize = 64 << 10;
 
 /// Bytes of the shortest fragment, unless buffers are shorter.
 pub(super) const FRAGMENT: usize = 512 << 10;
@@ -109,7 +109,7 @@ impl Staging {
         let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= MAX_JOINED_PUT;
+        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= MAX_JOINED;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, pe, op, record, core.signals.strong && word.is_some()) {

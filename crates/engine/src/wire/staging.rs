@@ -3,7 +3,7 @@
 //! | kind | length | content |
 //! |---|---|---|
 //! | inline put | 24 + payload | 12..16 region; 16..24 offset and mark; 24.. payload |
-//! | get request | 32 + 6 a further get | 12..16 region; 16..24 offset and mark; 24..28 length; 28..32 number of the get; for each further get of the region its distance from the first and 2 bytes of length |
+//! | get request | 32 + 6 a further get | 12..16 region; 16..24 offset and mark; 24..28 length; 28..32 number of the get; for each further get of the region 4 bytes of distance from the first and 2 of its length less one |
 //! | pull | 88 + 8 a key + bytes | 12..16 region of one record's destination, or number of the get, or zero; 16..24 its offset or zero, and mark; 24..28 length; 28..30 records, 0 for a get; 30: 1 for the sender's bounce memory; 31 keys; 32..40 address or offset of the first byte; 40..88 the record; the keys; the bytes, or none |
 //! | get reply | 24 + payload | 12..16 number of the get; 16..20 low half of the request's number; 20..22 zero, 22..24 mark; 24.. payload |
 //!
@@ -150,10 +150,10 @@ impl WireRecord {
 /// Encodes a further get of a request. None if it is too far from the first, or too long.
 pub fn further_get(first: RegionAddr, from: RegionAddr, len: usize) -> Option<[u8; FURTHER_GET]> {
     let distance = i32::try_from(from.offset.wrapping_sub(first.offset) as i64).ok()?;
-    let len = u16::try_from(len).ok().filter(|_| from.region == first.region)?;
+    let less = u16::try_from(len.checked_sub(1)?).ok().filter(|_| from.region == first.region)?;
     let mut bytes = [0; FURTHER_GET];
     bytes[..4].copy_from_slice(&distance.to_le_bytes());
-    bytes[4..].copy_from_slice(&len.to_le_bytes());
+    bytes[4..].copy_from_slice(&less.to_le_bytes());
     Some(bytes)
 }
 
@@ -162,7 +162,8 @@ pub fn further_gets(first: RegionAddr, more: &[u8]) -> impl Iterator<Item = (Reg
     more.chunks_exact(FURTHER_GET).map(move |bytes| {
         let distance = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let offset = first.offset.wrapping_add_signed(distance.into());
-        (RegionAddr { offset, ..first }, u16::from_le_bytes([bytes[4], bytes[5]]).into())
+        let less = u16::from_le_bytes([bytes[4], bytes[5]]);
+        (RegionAddr { offset, ..first }, usize::from(less) + 1)
     })
 }
 
@@ -246,8 +247,7 @@ pub(super) fn decode(kind: u8, word: u32, bytes: &[u8]) -> Result<Body<'_>, Wire
             let more = bytes.get(GET_REQUEST..).ok_or(wrong)?;
             let (len, get) = halves(get64(bytes, 24));
             let from = RegionAddr { region: word, offset: offset() };
-            let is_empty = len == 0 || further_gets(from, more).any(|(_, len)| len == 0);
-            if is_empty || more.len() % FURTHER_GET != 0 {
+            if len == 0 || more.len() % FURTHER_GET != 0 {
                 return Err(wrong);
             }
             Ok(Body::GetRequest { from, len, get, more })
