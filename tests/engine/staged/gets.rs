@@ -109,6 +109,7 @@ fn many_gets_end_in_turn() {
         job.fabric.trace_calls();
         for round in 0..8 {
             start(&mut job, LEN - round);
+            job.iterate();
         }
         job.until_quiet(0, 1);
         (0..GETS).for_each(|number| check(&job, number, LEN));

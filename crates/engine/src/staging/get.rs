@@ -255,7 +255,6 @@ impl Staging {
     }
 
     pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
-        self.peer(pe).joinable_get = None;
         for index in self.gets.find(|get| get.pe == pe) {
             self.outgoing.retain(|other| *other != Token::Get(index));
             self.end_get(core, index);

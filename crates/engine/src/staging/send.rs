@@ -42,7 +42,7 @@ pub(super) enum SendState {
     Dropped,
 }
 
-/// Puts that leave in one message, or the reply to a get.
+/// Puts that leave in one message, or the reply to the gets of a request.
 #[derive(Debug)]
 pub(super) struct StagedSend {
     pub(super) pe: Pe,
@@ -100,7 +100,7 @@ impl StagedSend {
 }
 
 impl Staging {
-    /// Queues the reply to a peer's get.
+    /// Queues the reply to a peer's gets.
     ///
     /// # Errors
     /// A request that no correct peer makes.

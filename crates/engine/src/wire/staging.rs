@@ -11,7 +11,8 @@
 //! byte; of its signal 20..24 region, 24 operation or 0, 32..40 offset, 40..48 operand; 25 whether
 //! it is ordered; others zero. A signal alone has length 0. The record of one put is in the
 //! message, without destination; several are at the start of the bytes that are read. In place of a
-//! record, a get has the low half of the request's number in 40..44 and zeros.
+//! record, a get has the low half of the request's number in 40..44 and zeros. The bytes of a
+//! request's gets are in their order, each at the next multiple of 8.
 
 use crate::atomic::Atomic;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
