@@ -108,7 +108,7 @@ fn many_gets_end_in_turn() {
         let mut job = job(&shape, seed, Script { delay: (1, 3000), again_percent: 20, ..CALM });
         job.fabric.trace_calls();
         for round in 0..8 {
-            start(&mut job, LEN - round);
+            start(&mut job, LEN - 16 * round);
             job.iterate();
         }
         job.until_quiet(0, 1);
