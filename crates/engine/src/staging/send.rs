@@ -121,10 +121,10 @@ impl Staging {
         let len = end_of_gets(&gets);
         // Replies that the peer has executed and not acknowledged add to its gets in flight.
         if self.peer(pe).gets_unanswered >= MAX_IN_FLIGHT + WINDOW as u32 {
-            return Err(format!("a PE has at most {MAX_IN_FLIGHT} gets under way"));
+            return Err(format!("a PE has at most {MAX_IN_FLIGHT} requests for gets"));
         }
         let max_len = self.stager.as_ref().map_or(0, |stager| stager.bounce.bounce_len);
-        // Several are one batch for the device, and a word takes as long as they do.
+        // Loading is a call of the driver for each get, copying one for all.
         let is_inline = len <= MAX_PAYLOAD && gets.len() == 1;
         if len > max_len && !is_inline {
             return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
