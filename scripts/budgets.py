@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 33_951,
+    "product code, lines": 33_949,
     "main workspace, lines of Rust": 95_892,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
