@@ -81,14 +81,16 @@ impl<P: Port> Lane<P> {
         let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
         let Some(common) = CommonMessage::decode(head, word, bytes) else { return false };
         let CommonMessage { mark, addr: word_addr, atomic, to, payload } = common;
-        // What it follows may not be executed yet, or deferred.
+        // What it follows may not be executed yet.
         let is_reached = || channel.executed.next().0 > seq.0.saturating_sub(mark.into());
-        if mark != 0 && (!is_reached() || self.staging.has_unflushed()) {
+        if mark != 0 && !is_reached() {
             return false;
         }
         let width = atomic.width.bytes();
-        let Some(word) = core.regions.target(word_addr, width) else { return false };
-        if word % width != 0 {
+        let Some(word) = core.regions.target(word_addr, width) else {
+            return payload.is_empty() && self.try_defer(pe, seq, &common);
+        };
+        if word % width != 0 || mark != 0 && self.staging.has_unflushed() {
             return false;
         }
         if !payload.is_empty() {
@@ -106,6 +108,24 @@ impl<P: Port> Lane<P> {
         channel.executed.insert(seq);
         if channel.is_ack_due() {
             core.enter_control(pe);
+        }
+        true
+    }
+
+    /// Executes a message without payload whose word the CPU does not reach, as `try_execute` does.
+    #[inline(never)]
+    fn try_defer(&mut self, pe: Pe, seq: Seq, message: &CommonMessage<'_>) -> bool {
+        let core = &mut self.core;
+        let Ok(word) = core.locate_word(message.addr, &message.atomic) else { return false };
+        if word.reach == Reach::Direct {
+            return false;
+        }
+        let order = order_of(message.mark);
+        let deferred = self.staging.apply(core, word, &message.atomic, order);
+        self.staging.track_unflushed(pe, seq);
+        match deferred {
+            Ok(()) => core.message_executed(pe, seq),
+            Err(error) => core.refuse(pe, seq, error.to_string()),
         }
         true
     }
@@ -273,8 +293,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn apply(&mut self, pe: Pe, seq: Seq, message: &Message<'_>) -> Result<(), String> {
-        // With a mark, earlier messages' deferred writes have to come first.
-        let order = if message.mark == 0 { DeferredOrder::Any } else { DeferredOrder::After };
+        let order = order_of(message.mark);
         let (word_addr, atomic) = match message.body {
             Body::Word { addr, atomic }
             | Body::CountedSignal { addr, atomic, .. }
@@ -364,6 +383,11 @@ impl<P: Port> Lane<P> {
             self.core.fail_peer(pe, failed);
         }
     }
+}
+
+/// With a mark, deferred writes of earlier messages come first.
+fn order_of(mark: u16) -> DeferredOrder {
+    if mark == 0 { DeferredOrder::Any } else { DeferredOrder::After }
 }
 
 /// A message that could not be received, with the fabric's error.
