@@ -1,6 +1,7 @@
 //! Idling of a thread that drives a lane: it spins, then yields its core, and finally sleeps.
 //!
-//! Peers' messages wait for its iterations: it sleeps briefly, and never while a caller waits.
+//! Peers' messages wait for its iterations: it sleeps for a small part of the time that it has been
+//! idle, and never while a caller waits.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,11 @@ const SPINS_SHARED: u32 = 8;
 
 /// Idle time after which the thread sleeps.
 const AWAKE: Duration = Duration::from_millis(3);
+
+/// Part of the idle time that a sleep takes, and the longest sleep: a process may have a hundred
+/// threads that are idle for hours.
+const PART: u32 = 64;
+const LONGEST: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IdleStep {
@@ -27,7 +33,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `sleep`: duration of a sleep; None to never sleep.
+    /// `sleep`: duration of the shortest sleep; None to never sleep.
     pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
         Self { spins, sleep, iterations: 0, since: None }
@@ -56,10 +62,10 @@ impl Idle {
         if self.iterations == self.spins {
             self.since = Some(Instant::now());
         }
-        let long = || self.since.is_some_and(|since| since.elapsed() > AWAKE);
-        match self.sleep {
-            Some(sleep) if !waits && long() => IdleStep::Sleep(sleep),
-            _ => IdleStep::Yield,
+        let Some(sleep) = self.sleep.filter(|_| !waits) else { return IdleStep::Yield };
+        match self.since.map_or(Duration::ZERO, |since| since.elapsed()) {
+            idle if idle <= AWAKE => IdleStep::Yield,
+            idle => IdleStep::Sleep((idle / PART).clamp(sleep, LONGEST)),
         }
     }
 }
@@ -70,7 +76,7 @@ mod tests {
 
     #[test]
     fn idle_thread_spins_yields_then_sleeps() {
-        const NAP: Duration = Duration::from_micros(50);
+        const NAP: Duration = Duration::from_micros(200);
         let later = Duration::from_secs(3600);
         for (has_core, spins) in [(true, SPINS), (false, SPINS_SHARED)] {
             for sleep in [None, Some(NAP)] {
@@ -86,6 +92,9 @@ mod tests {
                     idle.since = began.checked_sub(2 * AWAKE);
                     assert_eq!(idle.rest(true), IdleStep::Yield, "something is awaited");
                     assert_eq!(idle.rest(false), sleep.map_or(IdleStep::Yield, IdleStep::Sleep));
+                    idle.since = began.checked_sub(PART * LONGEST);
+                    let longest = sleep.map_or(IdleStep::Yield, |_| IdleStep::Sleep(LONGEST));
+                    assert_eq!(idle.rest(false), longest);
                     idle.busy();
                 }
                 // And does so.

@@ -145,7 +145,8 @@ fn part(prefix: Vec<std::ffi::OsString>, name: &str) -> Result<Command, BoxError
 
 fn run() -> Result<(), BoxError> {
     if let Ok(part) = env::var(PART) {
-        return if part == nccl::PART { nccl::process() } else { channel::process(&part) };
+        let is_nccl = part.starts_with(nccl::PART);
+        return if is_nccl { nccl::process(&part) } else { channel::process(&part) };
     }
     nvshmem_sim::pe_entry(&[SCENARIO, suites::CONNECT]);
     let options = Options::parse();
