@@ -33,7 +33,7 @@ pub(crate) enum Class {
 pub(crate) struct OrderGroup(u8);
 
 /// Point in the order of a peer's work: the number of the first group after it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Fence(u32);
 
 /// Entries of the counts for each group: a class each, and one that is not used.
@@ -84,11 +84,8 @@ pub(crate) struct OrderGroups {
     finished: u32,
 }
 
-impl OrderGroups {
-    /// The first group's number is near the end of the numbers, so that long jobs cross it.
-    const FIRST: u32 = u32::MAX - 100;
-
-    pub(crate) fn new() -> Self {
+impl Default for OrderGroups {
+    fn default() -> Self {
         Self {
             counts: [0; COUNTS],
             last_message: [Seq::NONE; RING as usize],
@@ -99,6 +96,11 @@ impl OrderGroups {
             finished: Self::FIRST,
         }
     }
+}
+
+impl OrderGroups {
+    /// The first group's number is near the end of the numbers, so that long jobs cross it.
+    const FIRST: u32 = u32::MAX - 100;
 
     /// Returns the group in which new work of a class counts.
     #[inline(always)]
@@ -368,7 +370,7 @@ mod tests {
         /// A cursor passes a number exactly when all that it stands for has ended.
         #[test]
         fn cursors_agree_with_a_list(steps in proptest::collection::vec((0..5_u8, any::<u16>()), 1..400)) {
-            let mut order = OrderGroups::new();
+            let mut order = OrderGroups::default();
             let mut begun: Vec<Begun> = Vec::new();
             for (step, pick) in steps {
                 match step {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A processing element: one process of the NVSHMEM job, numbered from 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Pe(pub u32);
 
 /// Maximum number of PEs of a job: messages name their sender in 16 bits.
@@ -24,7 +24,7 @@ impl fmt::Display for Pe {
 
 /// A rail of a lane: its index in the order chosen at start. Rails of this process and of peers are
 /// numbered independently.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RailId(pub u8);
 
 impl RailId {

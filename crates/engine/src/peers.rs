@@ -29,7 +29,7 @@ pub(crate) struct WaitingSignal {
 }
 
 /// A PE as the lane sees it. Fields of the fast path come first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) pe: Pe,
     /// First bytes of handles that may take the fast path; [`HandlePrefix::NONE`] while something
@@ -97,36 +97,10 @@ pub(crate) struct PeerWatch {
 
 impl Peer {
     fn new(pe: Pe, (paths, path): (Box<[PeerPath]>, PeerPath)) -> Self {
-        let order = OrderGroups::new();
-        let mut peer = Self {
-            pe,
-            fast_prefix: HandlePrefix::unseen(pe),
-            in_flight: 0,
-            path,
-            account: path.account,
-            paths,
-            prefix: HandlePrefix::unseen(pe),
-            fence: order.start(),
-            order,
-            fences: 0,
-            completed: [0; 2],
-            gets_requested: 0,
-            gets_answered: 0,
-            served: 0,
-            replies_owed: 0,
-            channel: None,
-            queue: VecDeque::new(),
-            in_ring: false,
-            stalled_at: None,
-            is_refused: false,
-            is_settling: false,
-            waiting_signals: VecDeque::new(),
-            quiets: Vec::new(),
-            handle: None,
-            bytes_ahead: Box::default(),
-            error: None,
-            watch: PeerWatch::default(),
-        };
+        let (order, prefix) = (OrderGroups::default(), HandlePrefix::unseen(pe));
+        let (fast_prefix, fence) = (prefix, order.start());
+        let mut peer =
+            Self { pe, fast_prefix, path, paths, prefix, fence, order, ..Self::default() };
         peer.renew_account();
         peer
     }
@@ -147,7 +121,7 @@ impl Peer {
 
     /// Drops all counts of a failed peer.
     pub(crate) fn reset_order(&mut self) {
-        self.order = OrderGroups::new();
+        self.order = OrderGroups::default();
         self.fence = self.order.start();
         // No reply is awaited any more, so the watchdog leaves the peer alone.
         self.gets_answered = self.gets_requested;

@@ -33,7 +33,7 @@ pub(crate) enum SegmentState {
 /// Peer, direction, rail, counting groups and state of a segment or message, packed into one word:
 /// 40.. peer, 39 set for a read, 32..39 rail, 16..32 completion group, 8..16 order group, 0..8
 /// state. Segments with equal accounts are ended by one subtraction per group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account(u64);
 
 impl Account {

@@ -37,7 +37,7 @@ const REPORTS: u32 = 16;
 const DUMPS: u32 = 4;
 
 /// Deadlines of a lane's waits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
@@ -88,13 +88,7 @@ impl Watchdog {
             max_gap: share.clamp(PERIOD, MAX_GAP),
             iterations: 1,
             every: 1,
-            clock_read: 0,
-            checked: 0,
-            waited: 0,
-            time: 0,
-            checks: 0,
-            last_progress: 0,
-            ended: Vec::new(),
+            ..Self::default()
         }
     }
 

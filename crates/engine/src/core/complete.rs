@@ -119,7 +119,7 @@ impl<P: Port> Core<P> {
         }
         if account.is_orphan() {
             // The fabric no longer accesses the memory, which may be released now.
-            self.regions.directory().leave_orphan(self.regions.kind(), index);
+            self.regions.directory.leave_orphan(self.regions.kind, index);
         } else {
             if peer.order.end(account.group(), 1) {
                 self.settle_later(account.pe());

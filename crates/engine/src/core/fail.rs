@@ -92,18 +92,18 @@ impl<P: Port> Core<P> {
             segment.account = segment.account.with(SegmentState::Orphan);
             let (memory, what) = (segment.memory(), segment.what());
             if let Some(memory) = memory {
-                let lane = self.regions.kind();
+                let lane = self.regions.kind;
                 let orphan = Orphan { lane, segment: index, what, pe, memory };
                 // Release of the region looks here: the NIC may still write to it.
-                self.regions.directory().enter_orphan(orphan);
+                self.regions.directory.enter_orphan(orphan);
             }
             self.end_in_group(completion);
         }
         // The device executes started copies, whatever happened to the peer.
         for copying in self.copies.iter().filter(|copying| copying.pe == pe) {
             let ActiveCopy { token, what, memory, .. } = *copying;
-            let (lane, segment) = (self.regions.kind(), COPY | token);
-            self.regions.directory().enter_orphan(Orphan { lane, segment, what, pe, memory });
+            let (lane, segment) = (self.regions.kind, COPY | token);
+            self.regions.directory.enter_orphan(Orphan { lane, segment, what, pe, memory });
         }
         let sent = self.messages.sent().filter(|(_, slot)| slot.account.pe() == pe);
         let sent: Vec<u16> = sent.map(|(index, _)| index).collect();
@@ -199,7 +199,7 @@ impl<P: Port> Core<P> {
         let Some(pe) = copying.map(|copying| copying.pe) else { return };
         self.copies.retain(|copying| copying.token != token);
         if self.peers.get(pe).error.is_some() {
-            self.regions.directory().leave_orphan(self.regions.kind(), COPY | token);
+            self.regions.directory.leave_orphan(self.regions.kind, COPY | token);
         }
     }
 

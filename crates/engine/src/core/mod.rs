@@ -172,7 +172,7 @@ impl<P: Port> Core<P> {
             return Err(EngineError::NoSuchPe { pe, n_pes });
         }
         self.peers.open(pe, self.paths.peer_paths(self.me, pe));
-        if self.regions.kind() == LaneKind::Proxy {
+        if self.regions.kind == LaneKind::Proxy {
             // Only proxy lanes choose rails by load, and count bytes ahead.
             self.peers.get_mut(pe).bytes_ahead = vec![0; self.rails.len()].into();
         }

@@ -27,16 +27,9 @@ pub(crate) struct SegmentPost {
     /// [`BALANCED`], [`PLAIN`], or the number of staging's transfer.
     pub(crate) token: u32,
     pub(crate) completion: CompletionId,
-    pub(crate) group: SegmentGroup,
+    pub(crate) group: OrderGroup,
     /// Whether it is part of a long operation, for which the rail's workers may be used.
     pub(crate) is_long: bool,
-}
-
-/// Order group of a segment: the last one of its peer, or a given one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum SegmentGroup {
-    Last(Class),
-    Given(OrderGroup),
 }
 
 impl<P: Port> Core<P> {
@@ -112,7 +105,7 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
-        let SegmentPost { pe, path, ref transfer, token, completion, .. } = *posting;
+        let SegmentPost { pe, path, ref transfer, token, completion, group, .. } = *posting;
         let Self { peers, rails, segments, port, .. } = self;
         let (peer, rail) = (peers.get_mut(pe), &mut rails[path.rail]);
         // The quota shrinks as the rail fills: a silent peer cannot take it all.
@@ -122,10 +115,6 @@ impl<P: Port> Core<P> {
         let operation = match posting.immediate {
             None => Operation::Transfer(transfer),
             Some(data) => Operation::WriteWithImmediate(transfer, data),
-        };
-        let group = match posting.group {
-            SegmentGroup::Last(class) => peer.order.next(class),
-            SegmentGroup::Given(group) => group,
         };
         let state = if token == PLAIN { SegmentState::Plain } else { SegmentState::Other };
         let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
@@ -198,31 +187,25 @@ impl<P: Port> Core<P> {
         // Counted segments belong to the message that names their number: a separate signal must
         // not wait for them as for writes.
         let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
-        let group = op.group.map_or(SegmentGroup::Last(class), SegmentGroup::Given);
+        let group = op.group.unwrap_or_else(|| self.peers.get(pe).order.next(class));
         let completion = match op.kind {
             OpKind::PutSignal(_, crate::op::SignalProtocol::Chained { data, .. }) => data,
             _ => op.completion,
         };
         let by_load = op.len >= self.spread.balanced_from;
+        let token = if by_load { BALANCED } else { PLAIN };
         let is_long = op.len >= self.spread.striped_from;
         let whole = if is_long { self.segment_len(pe, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
-            let len = whole.min(op.len - op.sent);
-            let first = if by_load { self.choose(pe, len) } else { self.next_path(pe) };
-            let Some(mut path) = first else { return Ok((posted, Outcome::LaneFull)) };
-            let first = path.rail;
-            let mut is_posted = false;
-            loop {
+            let left = whole.min(op.len - op.sent);
+            let part = self.post_segment(pe, left, by_load, |core, path, len| {
                 let key = remote.key(path.remote.rail());
                 let key = key.map_err(|fault| request.refuse("remote", fault))?;
-                // A rail that is tried next may take less than the one chosen first.
-                let len = len.min(self.rails[path.rail].limits.max_segment);
-                let local = self.local(request, op.sent, len, path.rail)?;
+                let local = core.local(request, op.sent, len, path.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
-                let token = if by_load { BALANCED } else { PLAIN };
-                let posting = SegmentPost {
+                Ok(Some(SegmentPost {
                     pe,
                     path,
                     transfer,
@@ -231,28 +214,44 @@ impl<P: Port> Core<P> {
                     completion,
                     group,
                     is_long,
-                };
-                if self.post(&posting)? {
-                    (is_posted, posted) = (true, posted + 1);
-                    op.sent += len;
-                    if by_load {
-                        self.add_load(pe, path.rail, len);
-                    } else {
-                        self.peers.get_mut(pe).advance_path(path.next);
-                    }
-                    break;
-                }
-                // The fabric takes nothing on this rail now; another one may have capacity.
-                match self.peers.get(pe).paths.get(path.next as usize) {
-                    Some(next) if next.rail != first => path = *next,
-                    _ => break,
-                }
-            }
-            if !is_posted {
-                return Ok((posted, Outcome::LaneFull));
-            }
+                }))
+            })?;
+            let Some(part) = part else { return Ok((posted, Outcome::LaneFull)) };
+            (op.sent, posted) = (op.sent + part, posted + 1);
         }
         Ok((posted, Outcome::Done))
+    }
+
+    /// Posts a segment of at most `left` bytes, chosen by load or in turn, on the first path that
+    /// takes it now and for which `posting` returns one. Returns its length, or None.
+    fn post_segment(
+        &mut self,
+        pe: Pe,
+        left: usize,
+        by_load: bool,
+        mut posting: impl FnMut(&mut Self, PeerPath, usize) -> Result<Option<SegmentPost>, EngineError>,
+    ) -> Result<Option<usize>, EngineError> {
+        let first = if by_load { self.choose(pe, left) } else { self.next_path(pe) };
+        let Some(mut path) = first else { return Ok(None) };
+        let first = path.rail;
+        loop {
+            // A rail that is tried next may take less than the one chosen first.
+            let len = left.min(self.rails[path.rail].limits.max_segment);
+            if let Some(posting) = posting(self, path, len)? {
+                if self.post(&posting)? {
+                    if by_load {
+                        self.add_load(pe, path.rail, len);
+                    }
+                    self.peers.get_mut(pe).advance_path(path.next);
+                    return Ok(Some(len));
+                }
+            }
+            // The fabric takes nothing on this rail now; another one may have capacity.
+            match self.peers.get(pe).paths.get(path.next as usize) {
+                Some(next) if next.rail != first => path = *next,
+                _ => return Ok(None),
+            }
+        }
     }
 
     /// Posts the next segment of a staged transfer that has `left` bytes left of an operation of
@@ -266,40 +265,24 @@ impl<P: Port> Core<P> {
         remote: impl Fn(RailId) -> Option<(u64, u64)>,
     ) -> Result<Option<usize>, EngineError> {
         let by_load = len >= self.spread.balanced_from;
-        let first = if by_load { self.choose(pe, left) } else { self.next_path(pe) };
-        let Some(mut path) = first else { return Ok(None) };
-        let first = path.rail;
         let token = if by_load { token | BY_LOAD } else { token };
         let is_long = len >= self.spread.striped_from;
-        loop {
-            if let Some((remote, key)) = remote(path.remote.rail()) {
-                let len = left.min(self.rails[path.rail].limits.max_segment);
-                let local = local(path.rail);
-                let posting = SegmentPost {
-                    pe,
-                    path,
-                    transfer: Transfer { direction, local, len, remote, key },
-                    immediate: None,
-                    token,
-                    completion: CompletionId::NONE,
-                    // Own transfers count themselves, from start to end; reads for a peer count in
-                    // no group.
-                    group: SegmentGroup::Given(OrderGroup::NONE),
-                    is_long,
-                };
-                if self.post(&posting)? {
-                    if by_load {
-                        self.add_load(pe, path.rail, len);
-                    }
-                    self.peers.get_mut(pe).advance_path(path.next);
-                    return Ok(Some(len));
-                }
-            }
-            match self.peers.get(pe).paths.get(path.next as usize) {
-                Some(next) if next.rail != first => path = *next,
-                _ => return Ok(None),
-            }
-        }
+        // Own transfers count themselves, from start to end; reads for a peer count in no group.
+        let (completion, group) = (CompletionId::NONE, OrderGroup::NONE);
+        self.post_segment(pe, left, by_load, |_, path, len| {
+            let Some((remote, key)) = remote(path.remote.rail()) else { return Ok(None) };
+            let transfer = Transfer { direction, local: local(path.rail), len, remote, key };
+            Ok(Some(SegmentPost {
+                pe,
+                path,
+                transfer,
+                immediate: None,
+                token,
+                completion,
+                group,
+                is_long,
+            }))
+        })
     }
 
     fn segment_len(&self, pe: Pe, len: usize) -> usize {

@@ -413,9 +413,7 @@ impl<P: Port> Lane<P> {
             OpKind::Signal(word) => {
                 // Puts that wait for a bounce buffer take the signal along, and so do signals that
                 // wait for copies.
-                if self.staging.join_signal(&mut self.core, pe, op, word)
-                    || self.staging.open_signal(&mut self.core, pe, op, word, handle)?
-                {
+                if self.staging.submit_signal(&mut self.core, pe, op, word, handle)? {
                     return Ok(Outcome::Done);
                 }
                 return self.core.submit_signal(pe, word, None, op.completion);
@@ -514,6 +512,6 @@ impl<P: Port> Lane<P> {
         let staged = devices
             && self.staging.reach(&mut self.core, what, addr, request.len)? == Reach::Staged;
         // Unregistered host memory is staged too, but not here in a host lane: that hands it over.
-        Ok(staged || needs_desc && self.core.regions.kind() == LaneKind::Proxy)
+        Ok(staged || needs_desc && self.core.regions.kind == LaneKind::Proxy)
     }
 }

@@ -12,7 +12,7 @@ use crate::port::{Polled, PortError, Posted};
 pub const POLL_BATCH: usize = 32;
 
 /// Address of a peer's rail in the port's address vector (`fi_addr_t`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PeerAddr(pub u64);
 
 /// A local descriptor of registered memory, opaque to the engine (`fi_mr_desc` as an integer).

@@ -33,7 +33,7 @@ impl Tail {
 impl<const N: usize> PacketOf<N> {
     pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

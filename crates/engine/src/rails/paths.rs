@@ -18,7 +18,7 @@ pub struct Path {
 }
 
 /// A path to a peer in use, with what the fast path needs of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerPath {
     pub(crate) to: PeerAddr,
     pub(crate) rail: RailId,

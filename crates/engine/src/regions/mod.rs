@@ -198,8 +198,8 @@ pub(crate) struct Location {
 /// A lane's copy of the directory.
 #[derive(Debug)]
 pub(crate) struct LaneRegions {
-    directory: Arc<RegionDirectory>,
-    kind: LaneKind,
+    pub(crate) directory: Arc<RegionDirectory>,
+    pub(crate) kind: LaneKind,
     version: u64,
     by_index: Vec<Option<Arc<Region>>>,
     /// Regions that the fast path of incoming messages may change, by index.
@@ -324,14 +324,6 @@ impl LaneRegions {
             found.cut = None;
         }
         found
-    }
-
-    pub(crate) fn kind(&self) -> LaneKind {
-        self.kind
-    }
-
-    pub(crate) fn directory(&self) -> &RegionDirectory {
-        &self.directory
     }
 
     /// Returns true if the index of an id was ever used; PEs of the job know no other ids.

@@ -7,6 +7,7 @@ use crate::core::send::OutgoingMessage;
 use crate::group::{Class, Fence};
 use crate::ids::Pe;
 use crate::op::{Attempt, Outcome};
+use crate::peers::Peer;
 use crate::port::copies::{CopyDirection, Reach};
 use crate::port::{Addressing, Direction, Local, Port, Tail};
 use crate::regions::Region;
@@ -73,6 +74,27 @@ pub(super) struct StagedSend {
 }
 
 impl StagedSend {
+    /// Returns a send that waits for a buffer, in the peer's last order group.
+    pub(super) fn new(peer: &Peer, to: SendTarget, records: Records, len: usize) -> Self {
+        Self {
+            pe: peer.pe,
+            to,
+            state: SendState::Waiting,
+            records,
+            len,
+            region: None,
+            buffer: None,
+            counts: GroupCounts::NONE,
+            after: Seq::NONE,
+            fence: peer.order.last(),
+            awaits_writes: false,
+            fences: peer.fences,
+            max_bytes: 0,
+            pending: 0,
+            op_len: len,
+        }
+    }
+
     /// Iterates over the local memory that the send still accesses.
     pub(super) fn memory(&self) -> impl Iterator<Item = (Pe, &'static str, (usize, usize))> + '_ {
         let touches = match self.state {
@@ -130,22 +152,11 @@ impl Staging {
             return Err(format!("{len} bytes at once, and bounce buffers have {max_len}"));
         }
         self.peer(pe).gets_unanswered += 1;
+        let (to, records) = (SendTarget::Get(get, seq), Records::of_gets(gets));
+        let state = if is_inline { SendState::Outgoing(0) } else { SendState::Waiting };
         self.add_send(StagedSend {
-            pe,
-            to: SendTarget::Get(get, seq),
-            state: if is_inline { SendState::Outgoing(0) } else { SendState::Waiting },
-            records: Records::of_gets(gets),
-            len,
-            region: None,
-            buffer: None,
-            counts: GroupCounts::NONE,
-            after: Seq::NONE,
-            fence: core.peers.get(pe).order.last(),
-            awaits_writes: false,
-            fences: 0,
-            max_bytes: 0,
-            pending: 0,
-            op_len: len,
+            state,
+            ..StagedSend::new(core.peers.get(pe), to, records, len)
         });
         self.start(core);
         Ok(())

@@ -175,26 +175,11 @@ impl Staging {
                     remote.remote_address(offset) + op.sent as u64,
                 ),
             };
-            let peer = core.peers.get(pe);
-            let (fences, fence) = (peer.fences, peer.order.last());
-            let send = StagedSend {
-                pe,
-                to,
-                state,
-                records: Records::of(record, self.spare.pop().unwrap_or_default()),
-                len,
-                region,
-                buffer: None,
-                counts,
-                after,
-                fence,
-                awaits_writes,
-                fences,
-                max_bytes,
-                pending: 0,
-                op_len: op.len,
-            };
-            self.add_send(send);
+            let records = Records::of(record, self.spare.pop().unwrap_or_default());
+            let send = StagedSend::new(core.peers.get(pe), to, records, len);
+            let op_len = op.len;
+            let send = StagedSend { counts, after, awaits_writes, max_bytes, op_len, ..send };
+            self.add_send(StagedSend { state, region, ..send });
             op.sent += len;
         }
         let joinable = may_join && op.len > MAX_PAYLOAD && fits_alone(op.len, max_bytes);
@@ -336,28 +321,11 @@ impl Staging {
         true
     }
 
-    /// Adds a signal that follows all earlier puts to the send that waits for a buffer, if nothing
-    /// else is unfinished. Returns whether it was added.
-    pub(crate) fn join_signal<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        pe: Pe,
-        op: &Op,
-        word: WordOp,
-    ) -> bool {
-        if self.peers.get(pe.index()).is_none_or(|peer| peer.joinable.is_none()) {
-            return false;
-        }
-        let nowhere = RegionAddr { region: 0, offset: 0 };
-        let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
-        self.join(core, pe, op, record, true)
-    }
-}
-
-impl Staging {
-    /// Begins a send with a signal that has to wait for copies: signals and puts behind it may
-    /// join. Returns false, without effect, if it need not wait for any or cannot.
-    pub(crate) fn open_signal<P: Port>(
+    /// Takes a signal that follows all earlier puts, if it has to wait for copies: into the send
+    /// that waits for a buffer, if nothing else is unfinished; or else into a send of its own, which
+    /// signals and puts behind it may join. Returns false, without effect, if it need not wait for
+    /// any or cannot.
+    pub(crate) fn submit_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -365,7 +333,13 @@ impl Staging {
         word: WordOp,
         handle: &HandleBytes,
     ) -> Result<bool, EngineError> {
-        let in_flight = self.peers.get(pe.index()).map_or(0, |peer| peer.in_flight);
+        let Some(peer) = self.peers.get(pe.index()) else { return Ok(false) };
+        let in_flight = peer.in_flight;
+        let nowhere = RegionAddr { region: 0, offset: 0 };
+        let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
+        if peer.joinable.is_some() && self.join(core, pe, op, record, true) {
+            return Ok(true);
+        }
         let Some(stager) = &self.stager else { return Ok(false) };
         let own = stager.bounce.bounce_len;
         let remote = HandleView::check(handle)?;
@@ -378,28 +352,9 @@ impl Staging {
         let max_bytes = if self.is_mapped_by(pe) { max_len } else { max_len.min(FRAGMENT) };
         let after = core.last_before_separate_signal(pe);
         let counts = self.begin_transfer(core, pe, Class::Write, op.completion);
-        let nowhere = RegionAddr { region: 0, offset: 0 };
-        let record = Record { signal: signal_of(Some(word)), ..Record::put(0, 0, nowhere) };
         let records = Records::of(record, self.spare.pop().unwrap_or_default());
-        let peer = core.peers.get(pe);
-        let (fences, fence) = (peer.fences, peer.order.last());
-        self.add_send(StagedSend {
-            pe,
-            to: SendTarget::Records,
-            state: SendState::Waiting,
-            records,
-            len: 0,
-            region: None,
-            buffer: None,
-            counts,
-            after,
-            fence,
-            awaits_writes: true,
-            fences,
-            max_bytes,
-            pending: 0,
-            op_len: 0,
-        });
+        let send = StagedSend::new(core.peers.get(pe), SendTarget::Records, records, 0);
+        self.add_send(StagedSend { counts, after, awaits_writes: true, max_bytes, ..send });
         Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::atomic::{Atomic, Width};
 use crate::ids::Pe;
-use crate::port::packet::MAX_MESSAGE;
+use crate::port::packet::Packet;
 use crate::wire::message::{
     Body, COUNTED_SIGNAL, FETCH, HEAD, KIND_ACK, KIND_ACK_REQUEST, KIND_COUNTED_SIGNAL, KIND_FETCH,
     KIND_PUT_SIGNAL, KIND_REFUSAL, KIND_REPLY, KIND_WORD, MAP_BYTES, MAX_EAGER, MAX_REASON,
@@ -24,20 +24,9 @@ pub struct Numbers {
 }
 
 /// Buffer of one outgoing message, without a payload that is sent from elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    pub(crate) bytes: [u8; MAX_MESSAGE],
-    pub(crate) len: usize,
-}
+pub type Frame = Packet;
 
 impl Frame {
-    pub const EMPTY: Self = Self { bytes: [0; MAX_MESSAGE], len: 0 };
-
-    #[inline(always)]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
     #[inline(always)]
     pub(crate) fn put(&mut self, offset: usize, word: u64) {
         self.bytes[offset..offset + 8].copy_from_slice(&word.to_le_bytes());

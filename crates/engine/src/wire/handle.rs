@@ -155,7 +155,7 @@ impl Handle {
 }
 
 /// A rail of a peer and the position of its key in handles.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RailKey {
     rail: RailId,
     /// Bytes from the first key; at most 255, so inside any handle.
@@ -176,7 +176,7 @@ impl RailKey {
 }
 
 /// First eight bytes of a handle, which all handles of a peer with keys share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct HandlePrefix {
     word: u64,
     /// The part shared by all handles of the peer that accept messages.
