@@ -90,7 +90,7 @@ fn auto_passes_over_missing_devices() {
     let found = Discovery::run(&auto, true, MemoryKinds::Host).expect("loopback");
     let names: Vec<&str> = found.devices().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["127.0.0.1"]);
-    let told = found.refusals().iter().filter(|refusal| refusal.provider == found.provider());
+    let told = found.refusals.iter().filter(|refusal| refusal.provider == found.provider());
     let told: Vec<String> = told.map(|refusal| refusal.to_string()).collect();
     let is_told = |said: &String| said.contains("203.0.113.7") && said.contains("not an address");
     assert!(told.iter().any(is_told), "{told:?}");
@@ -105,16 +105,16 @@ fn auto_settles_on_tcp_with_reasons() {
     let automatic = Options { devices: Devices::Any, ..options(Provider::Auto) };
     let discovery = Discovery::run(&automatic, true, MemoryKinds::Host).expect("tcp");
     assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
-    for refusal in discovery.refusals() {
+    for refusal in &discovery.refusals {
         println!("{refusal}");
     }
     let refused: Vec<&str> =
-        discovery.refusals().iter().map(|refusal| refusal.provider.as_str()).collect();
+        discovery.refusals.iter().map(|refusal| refusal.provider.as_str()).collect();
     for provider in ["efa", "cxi", "verbs;ofi_rxm"] {
         assert!(refused.contains(&provider), "{refused:?}");
     }
     // The tcp of libfabric 1.17 has no such endpoints.
-    let of_tcp = discovery.refusals().iter().find(|refusal| refusal.provider == "tcp");
+    let of_tcp = discovery.refusals.iter().find(|refusal| refusal.provider == "tcp");
     assert!(of_tcp.is_none_or(|refusal| refusal.reason.contains("RMA (")), "{of_tcp:?}");
     for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
         let error = Discovery::run(&options(provider), true, MemoryKinds::Host);

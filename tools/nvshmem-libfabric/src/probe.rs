@@ -224,7 +224,7 @@ fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
         provider: Some(found.provider().to_owned()),
         rails: rails.collect(),
         reaches_gpus: found.reaches_devices(),
-        refused: refused(found.refusals()),
+        refused: refused(&found.refusals),
     }
 }
 

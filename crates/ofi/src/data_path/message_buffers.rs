@@ -27,9 +27,9 @@ pub(crate) struct MessageBuffers {
     /// Send buffers, then receive buffers.
     lines: Box<[UnsafeCell<Line>]>,
     stride: usize,
-    longest: usize,
-    sends: usize,
-    receives: usize,
+    pub(crate) longest: usize,
+    pub(crate) sends: usize,
+    pub(crate) receives: usize,
 }
 
 // SAFETY: bytes are accessed only through the unsafe methods, whose callers promise that one thread
@@ -51,19 +51,6 @@ impl MessageBuffers {
             sends,
             receives,
         }
-    }
-
-    pub(crate) fn sends(&self) -> usize {
-        self.sends
-    }
-
-    pub(crate) fn receives(&self) -> usize {
-        self.receives
-    }
-
-    #[inline]
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
     }
 
     /// Returns address and length in bytes of all buffers, for registration.
@@ -129,8 +116,8 @@ impl MessageBuffers {
 impl std::fmt::Debug for MessageBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MessageBuffers")
-            .field("sends", &self.sends())
-            .field("receives", &self.receives())
+            .field("sends", &self.sends)
+            .field("receives", &self.receives)
             .finish()
     }
 }
@@ -143,7 +130,7 @@ mod tests {
     fn buffers_are_disjoint_with_own_contexts() {
         for longest in [1, 64, 256, 4160] {
             let buffers = MessageBuffers::new(3, 2, longest);
-            assert_eq!((buffers.sends(), buffers.receives(), buffers.longest()), (3, 2, longest));
+            assert_eq!((buffers.sends, buffers.receives, buffers.longest), (3, 2, longest));
             let ids = [0, 1, 2].map(BufferId::Send).into_iter();
             let ids: Vec<BufferId> = ids.chain([0, 1].map(BufferId::Receive)).collect();
             let (start, len) = buffers.memory();

@@ -42,7 +42,7 @@ pub(crate) struct Messages {
     /// Error of a receive buffer that could not be posted, until the next poll reports it.
     broken: Option<PortError>,
     /// Whether `unposted` or `broken` has anything: one flag for each poll to check.
-    needs_repost: bool,
+    pub(crate) needs_repost: bool,
 }
 
 #[derive(Debug)]
@@ -88,8 +88,8 @@ pub(crate) enum FailedOp {
 impl Messages {
     pub(crate) fn new(rail: &Rail) -> Self {
         let buffers = &rail.message_buffers;
-        let (sends, receives) = (buffers.sends(), buffers.receives());
-        let (longest, desc) = (buffers.longest(), rail.messages_desc());
+        let (sends, receives) = (buffers.sends, buffers.receives);
+        let (longest, desc) = (buffers.longest, rail.messages_desc());
         let all: Box<[Receive]> = (0..receives as u32)
             .filter_map(|index| buffers.buffer(BufferId::Receive(index), longest, desc))
             .map(|buffer| Receive { buffer, posted: false })
@@ -107,11 +107,6 @@ impl Messages {
             broken: None,
             needs_repost: true,
         }
-    }
-
-    #[inline]
-    pub(crate) fn needs_repost(&self) -> bool {
-        self.needs_repost
     }
 
     /// Posts unposted receive buffers, as far as the provider has capacity.
@@ -188,7 +183,7 @@ impl Messages {
         let id = BufferId::Send(index);
         let buffers = &rail.message_buffers;
         let Some(buffer) = buffers.buffer(id, len, rail.messages_desc()) else {
-            return Err(too_long(len, buffers.longest()));
+            return Err(too_long(len, buffers.longest));
         };
         // SAFETY: the buffer is free, so only this thread uses it.
         if let Some(buffer) = unsafe { buffers.bytes(id) } {

@@ -121,7 +121,7 @@ impl Rail {
 
     pub(crate) fn limits_of(device: &Device, options: &Options) -> RailLimits {
         let info = &device.info;
-        let is_new = info.library().version() >= Version::new(2, 5);
+        let is_new = info.library.version() >= Version::new(2, 5);
         let longest = device.profile.longest_message[usize::from(is_new)];
         RailLimits {
             max_segment: at_most(info.ep_attr().max_msg_size, options.max_segment, LONGEST_SEGMENT),
@@ -253,7 +253,7 @@ pub(crate) mod tests {
                 (raw.mode, (*raw.rx_attr).size) = (mode, 4 * RECEIVES);
             });
             let rail = open(&device, 4).expect("opened");
-            assert_eq!(rail.message_buffers.receives(), receives);
+            assert_eq!(rail.message_buffers.receives, receives);
         }
     }
 

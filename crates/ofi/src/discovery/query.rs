@@ -182,7 +182,7 @@ mod tests {
 
     fn hints(provider: Provider, demand: Demand, devices: bool) -> Info {
         let device = some_device(provider, |_| {});
-        let (library, profile) = (device.info.library(), device.profile);
+        let (library, profile) = (device.info.library, device.profile);
         ProviderQuery { library, profile, fabric: Some("some") }.hints(demand, devices).unwrap()
     }
 

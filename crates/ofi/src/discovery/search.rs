@@ -22,8 +22,9 @@ use crate::topology::sysfs;
 pub struct Discovery {
     pub(crate) library: &'static Library,
     pub(crate) profile: &'static Profile,
-    pub(crate) options: Options,
-    refusals: Vec<Refusal>,
+    pub options: Options,
+    /// Returns the offers not taken, with the reasons.
+    pub refusals: Vec<Refusal>,
     pub(crate) found: FoundDevices,
 }
 
@@ -76,15 +77,6 @@ impl Discovery {
     /// Returns the usable devices, at least one, in rail order.
     pub fn devices(&self) -> &[Device] {
         &self.found.devices
-    }
-
-    /// Returns the offers not taken, with the reasons.
-    pub fn refusals(&self) -> &[Refusal] {
-        &self.refusals
-    }
-
-    pub fn options(&self) -> &Options {
-        &self.options
     }
 
     /// Returns the devices to open by default, as indices into [`Self::devices`]: all, up to

@@ -47,7 +47,7 @@ impl Domain {
                 || unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), domain, ptr::null_mut()) };
             match *profile.maps_wrongly {
                 Some(said) if info.reaches_devices() => {
-                    let (code, told) = call_watching_log(info.library(), open, said.words);
+                    let (code, told) = call_watching_log(info.library, open, said.words);
                     maps_wrongly = told;
                     code
                 }
@@ -56,7 +56,7 @@ impl Domain {
         };
         // SAFETY: the domain holds its fabric, and its children hold it.
         let object =
-            unsafe { Object::open(("domain", "fi_domain"), info.library(), &Gate(None), open) }?;
+            unsafe { Object::open(("domain", "fi_domain"), info.library, &Gate(None), open) }?;
         let gated = info.domain_attr().threading == FI_THREAD_DOMAIN;
         let domain = Self {
             object,
@@ -103,7 +103,7 @@ impl Domain {
     }
 
     pub(crate) fn library(&self) -> &'static Library {
-        self.info.library()
+        self.info.library
     }
 
     /// Returns a key for a region, 0 if the provider chooses it. No key is used twice, since a peer

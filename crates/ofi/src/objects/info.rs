@@ -16,7 +16,7 @@ use engine::port::PortError;
 /// An owned copy of one `fi_info`, unchanged once it is shared.
 #[derive(Debug)]
 pub(crate) struct Info {
-    library: &'static Library,
+    pub(crate) library: &'static Library,
     raw: NonNull<fi_info>,
 }
 
@@ -112,10 +112,6 @@ impl Info {
 
     pub(crate) fn as_ptr(&self) -> *mut fi_info {
         self.raw.as_ptr()
-    }
-
-    pub(crate) fn library(&self) -> &'static Library {
-        self.library
     }
 
     pub(crate) fn raw(&self) -> &fi_info {

@@ -45,7 +45,7 @@ fn completions_of_unused_buffers_are_noticed() {
     assert!(messages.take_entry(&rail, &entry(send, 0, 0, 0)).is_err());
     assert!(messages.take_entry(&rail, &entry(receive, 0, 0, 0)).is_err(), "not posted yet");
     messages.repost(&rail, &gate).expect("posted");
-    assert!(!messages.needs_repost());
+    assert!(!messages.needs_repost);
     assert!(messages.take_entry(&rail, &entry(receive, 0, 5, 0)).is_ok());
     assert!(messages.take_entry(&rail, &entry(receive, 0, 5, 0)).is_err(), "completed twice");
     let other = context(&rail, BufferId::Receive(1));
@@ -140,16 +140,16 @@ fn receives_repost_when_there_is_room() {
     let last = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
     assert!(last == Incoming::Nothing && !messages.has_arrived());
     assert_eq!(messages.repost(&rail, &gate), Ok(()));
-    assert!(messages.needs_repost() && messages.receives.iter().all(|receive| !receive.posted));
+    assert!(messages.needs_repost && messages.receives.iter().all(|receive| !receive.posted));
     ANSWER.set(0);
     assert_eq!(messages.repost(&rail, &gate), Ok(()));
-    assert!(!messages.needs_repost() && messages.receives.iter().all(|receive| receive.posted));
+    assert!(!messages.needs_repost && messages.receives.iter().all(|receive| receive.posted));
 
     messages.take_entry(&rail, &entry(context(&rail, BufferId::Receive(0)), 0, 8, 0)).expect("one");
     ANSWER.set(-(libc::EINVAL as isize));
     assert_eq!(messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone()), Incoming::Message);
-    assert!(messages.needs_repost(), "the next poll tells of it");
+    assert!(messages.needs_repost, "the next poll tells of it");
     let refused = messages.repost(&rail, &gate).map_err(|error| (error.call, error.code));
     assert_eq!(refused, Err(("fi_recv", libc::EINVAL)));
-    assert!(!messages.needs_repost() && messages.repost(&rail, &gate).is_ok(), "told once");
+    assert!(!messages.needs_repost && messages.repost(&rail, &gate).is_ok(), "told once");
 }

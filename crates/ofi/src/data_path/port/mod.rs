@@ -207,7 +207,7 @@ impl Messaging for OfiPort {
         wr_id: WrId,
         bytes: &[u8],
     ) -> bool {
-        if bytes.len() <= fast.ops.inject_size() {
+        if bytes.len() <= fast.ops.inject_size {
             // SAFETY: `&mut self` makes this the lane's only thread, and `fast` refuses if a gate
             // has a mutex. It is of a rail of this port, as the trait demands, which keeps the
             // endpoint open. The length is checked.

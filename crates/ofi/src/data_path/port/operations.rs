@@ -157,7 +157,7 @@ impl DataPath for OfiPort {
     #[inline(always)]
     fn has_completions(&mut self, rail: RailId) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return true };
-        if !port_rail.gate.is_absent() || port_rail.messages.needs_repost() {
+        if !port_rail.gate.is_absent() || port_rail.messages.needs_repost {
             return true;
         }
         // SAFETY: the lane's only thread, without a gate; the rail keeps the queue open.
@@ -257,7 +257,7 @@ impl OfiPort {
     fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, gate, messages, queue, .. } = port_rail;
-        if messages.needs_repost() {
+        if messages.needs_repost {
             messages.repost(rail, gate)?;
         }
         let _entered = gate.enter();

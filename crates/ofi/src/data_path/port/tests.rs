@@ -187,7 +187,7 @@ fn gated_rail_has_no_fast_path() {
     let mut gated = port(&[gated]);
     let (fast, real) = (gated.fast(RAIL).ops, gated.rails[0].rail.endpoint.ops);
     let addresses = |ops: EndpointOps| [ops.write as usize, ops.read as usize, ops.inject as usize];
-    assert!(!gated.has_fast_path() && fast.inject_size() == 0);
+    assert!(!gated.has_fast_path() && fast.inject_size == 0);
     assert!(addresses(fast).iter().zip(addresses(real)).all(|(fast, real)| *fast != real));
     let (direction, local) = (Direction::Write, Local::Memory { addr: 4096, desc: Desc(9) });
     let transfer = Transfer { direction, local, len: 8, remote: 70, key: 80 };

@@ -140,7 +140,7 @@ fn device_memory_is_requested_if_useful() {
 #[test]
 fn address_needs_a_usable_answer() {
     let found = found(Options { max_nic_per_pe: 7, ..options() });
-    assert_eq!(found.options().max_nic_per_pe, 7);
+    assert_eq!(found.options.max_nic_per_pe, 7);
     let (library, profile) = (found.library, found.profile);
     let query = ProviderQuery { library, profile, fabric: None };
     let at = |demand, ip: [u8; 4]| at_address(query, demand, false, ip.into()).map(drop);

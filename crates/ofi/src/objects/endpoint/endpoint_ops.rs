@@ -20,46 +20,24 @@ pub(crate) struct EndpointOps {
     pub(crate) write: Write,
     pub(crate) read: Read,
     pub(crate) inject: Inject,
-    inject_size: usize,
+    pub(crate) inject_size: usize,
     pub(crate) receive: Receive,
 }
 
+type Mem = *mut c_void;
+
 /// The provider's `fi_recv`.
-type Receive = unsafe extern "C" fn(
-    *mut fid_ep,
-    *mut c_void,
-    usize,
-    *mut c_void,
-    fi_addr_t,
-    *mut c_void,
-) -> isize;
+type Receive = unsafe extern "C" fn(*mut fid_ep, Mem, usize, Mem, fi_addr_t, Mem) -> isize;
 
 /// The provider's `fi_inject`.
 type Inject = unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> isize;
 
 /// The provider's `fi_write`.
-type Write = unsafe extern "C" fn(
-    *mut fid_ep,
-    *const c_void,
-    usize,
-    *mut c_void,
-    fi_addr_t,
-    u64,
-    u64,
-    *mut c_void,
-) -> isize;
+type Write =
+    unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, Mem, fi_addr_t, u64, u64, Mem) -> isize;
 
 /// The provider's `fi_read`.
-type Read = unsafe extern "C" fn(
-    *mut fid_ep,
-    *mut c_void,
-    usize,
-    *mut c_void,
-    fi_addr_t,
-    u64,
-    u64,
-    *mut c_void,
-) -> isize;
+type Read = unsafe extern "C" fn(*mut fid_ep, Mem, usize, Mem, fi_addr_t, u64, u64, Mem) -> isize;
 
 // SAFETY: as for `Object`.
 unsafe impl Send for EndpointOps {}
@@ -92,7 +70,6 @@ impl EndpointOps {
                 refuse
             }};
         }
-        type Mem = *mut c_void;
         Self {
             write: refuse!(*mut fid_ep, *const c_void, usize, Mem, fi_addr_t, u64, u64, Mem),
             read: refuse!(*mut fid_ep, Mem, usize, Mem, fi_addr_t, u64, u64, Mem),
@@ -100,11 +77,6 @@ impl EndpointOps {
             inject_size: 0,
             ..self
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn inject_size(&self) -> usize {
-        self.inject_size
     }
 
     /// Sends a message that is copied before this returns, and never completes. No provider has to
