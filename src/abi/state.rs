@@ -51,8 +51,10 @@ pub(crate) fn is_alive(address: usize) -> bool {
 }
 
 pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
-    let paths = PciPaths::new(&job);
+    let mut paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
+    // The vector's buffer does not move with the vector.
+    let pci_paths = if n_devices == 0 { std::ptr::null_mut() } else { paths.pointers.as_mut_ptr() };
     // SAFETY: only integers, pointers and optional functions, for which zero is valid.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
     let consistency: c::nvt_enforce_cst_fn = Some(enforce_cst);
@@ -67,6 +69,7 @@ pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transpo
             transport.attr = c::NVT_ATTR_CONNECTED;
             transport.is_successfully_initialized = 1;
             transport.n_devices = n_devices;
+            transport.device_pci_paths = pci_paths;
             transport.host_ops = $ops(consistency);
         }};
     }
@@ -76,16 +79,7 @@ pub(crate) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transpo
         Major::V6 => fill!(v6, ops_6),
         Major::V7 => fill!(v7, ops_7),
     }
-    let mut block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
-    // The vector's buffer does not move with the vector.
-    let pci_paths =
-        if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
-    match major {
-        Major::V3 => block.transport.v3.device_pci_paths = pci_paths,
-        Major::V4 | Major::V5 | Major::V6 | Major::V7 => {
-            block.transport.v4.device_pci_paths = pci_paths;
-        }
-    }
+    let block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
     let transport = Box::into_raw(block).cast::<Transport>();
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).push(transport as usize);
     transport

@@ -269,8 +269,7 @@ pub(crate) unsafe fn common_signal<'a>(
     signal_bytes: AmoBytes,
 ) -> Option<(Request<'a>, AtomicRequest<'a>)> {
     // One element each, checked one by one, so that each check is one comparison.
-    // SAFETY: by contract.
-    let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
+    let Put { remote, local, bytes, .. } = put;
     if remote.begin.wrapping_add(1) != remote.end {
         return None;
     }
@@ -304,60 +303,32 @@ fn is_contiguous(bytes: &RmaBytes) -> bool {
     bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1
 }
 
-/// The host's arguments of the put of a put with signal.
+/// The host's arguments of the put of a put with signal, whose parts are read one at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put<'a> {
     pub(crate) pe: c_int,
     pub(crate) verb: &'a RmaVerb,
-    pub(crate) remote: *const RmaMemVector,
-    pub(crate) local: *const RmaMemVector,
-    pub(crate) bytes: *const RmaBytesVector,
+    pub(crate) remote: &'a RmaMemVector,
+    pub(crate) local: &'a RmaMemVector,
+    pub(crate) bytes: &'a RmaBytesVector,
 }
 
-/// The parts of a put with signal, read one at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Parts<'a> {
-    pe: c_int,
-    verb: &'a RmaVerb,
-    remote: &'a RmaMemVector,
-    local: &'a RmaMemVector,
-    bytes: &'a RmaBytesVector,
-}
-
-impl<'a> Parts<'a> {
-    /// Reads the vectors' sizes.
-    ///
-    /// # Safety
-    /// The vectors are valid for `'a`, with all that they point to.
-    pub(crate) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
-        let Put { pe, verb, .. } = *put;
-        // SAFETY: by contract.
-        let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
-        let parts = Self { pe, verb, remote, local, bytes };
-        if remote.len() != local.len() || remote.len() != bytes.len() {
-            let (remote, local, bytes) = (remote.len(), local.len(), bytes.len());
+impl<'a> Put<'a> {
+    /// Returns the number of parts; with none there is only a signal.
+    pub(crate) fn parts(&self) -> Result<usize, AbiError> {
+        let (remote, local, bytes) = (self.remote.len(), self.local.len(), self.bytes.len());
+        if remote != local || remote != bytes {
             return Err(AbiError::Vectors { remote, local, bytes });
         }
-        if parts.is_empty() {
-            return Ok(parts);
+        if remote > 0 && self.verb.desc != PUT {
+            return Err(AbiError::BadOp { code: self.verb.desc });
         }
-        if verb.desc != PUT {
-            return Err(AbiError::BadOp { code: verb.desc });
-        }
-        Ok(parts)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.remote.len()
-    }
-
-    /// Returns true if there is only a signal.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        Ok(remote)
     }
 
     /// # Safety
-    /// As [`Parts::new`], and `at` is below the number of parts.
+    /// The vectors are valid for `'a`, with all that they point to, and `at` is below
+    /// [`Put::parts`].
     pub(crate) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
         // SAFETY: by contract, inside the vectors.
         unsafe {

@@ -23,7 +23,7 @@ use nvshmem_abi::{
     AmoBytes, AmoMem, AmoVerb3, AmoVerb6, RmaBytesVector, RmaMemVector, RmaVerb, Transport, c,
 };
 
-use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
+use crate::abi::calls::request::{self, Amo, HOST_QP, Put};
 use crate::abi::calls::with_lane;
 use crate::abi::error::{AbiError, guard};
 use crate::abi::state::job;
@@ -136,10 +136,11 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
 ) -> c_int {
     // In memory, or the fast path would keep them in registers for the general one.
     let kept = (transport, pe, remote, local, bytes, signal);
-    let put = Put { pe, verb: &write_verb, remote, local, bytes };
     let amo = signal_verb.into();
     // SAFETY: rules 1, 3 and 4; `kept` is read whole and never changes.
     unsafe {
+        let (remote, local, bytes) = (&*remote, &*local, &*bytes);
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
         let is_sent = with_lane(transport, qp, |lane| {
             let (part, signal) = request::common_signal(&put, amo, signal, signal_bytes)?;
             Some(lane.try_put_signal_unbatched(&part, &signal))
@@ -184,12 +185,13 @@ unsafe extern "C" fn put_signal_general<V: Into<Amo>>(
     qp: c_int,
 ) -> c_int {
     guard("put_signal", || {
-        let put = Put { pe, verb: &write_verb, remote, local, bytes };
         // SAFETY: rules 1, 3 and 4.
         unsafe {
-            let parts = Parts::new(&put)?;
+            let (remote, local, bytes) = (&*remote, &*local, &*bytes);
+            let put = Put { pe, verb: &write_verb, remote, local, bytes };
+            let n = put.parts()?;
             let signal = request::atomic(pe, signal_verb.into(), signal, &signal_bytes)?;
-            do_put_signal(transport, &parts, signal, qp)
+            do_put_signal(transport, (&put, n), signal, qp)
         }
     })
 }
@@ -202,7 +204,7 @@ const FEW: usize = 4;
 /// Rules 1, 3 and 4.
 unsafe fn do_put_signal(
     transport: *mut Transport,
-    parts: &Parts<'_>,
+    (parts, n): (&Put<'_>, usize),
     signal: AtomicRequest<'_>,
     qp: c_int,
 ) -> Result<(), AbiError> {
@@ -220,7 +222,6 @@ unsafe fn do_put_signal(
         // SAFETY: rule 3.
         unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }
     };
-    let n = parts.len();
     if n == 0 {
         put(&[])?;
         return Ok(());
