@@ -262,11 +262,11 @@ fn gather(
             }
             for (from, greeted) in comes.try_iter() {
                 greeting.retain(|(other, _)| *other != from);
-                if let Err(NoPe::Unproven(_)) = &greeted {
+                if greeted.as_ref().is_err_and(|no| no.is_unproven) {
                     guesses.wrong(from.ip(), Instant::now());
                 }
                 let taken = greeted
-                    .map_err(NoPe::why)
+                    .map_err(|no| no.why)
                     .and_then(|(pe, stream)| rays.take(pe, stream, deadline));
                 taken.unwrap_or_else(|why| no_pe(from, &why));
             }
@@ -337,23 +337,15 @@ fn greeter() -> thread::Builder {
     builder
 }
 
-#[derive(Debug)]
-enum NoPe {
-    Unproven(String),
-    Other(String),
-}
-
-impl NoPe {
-    fn why(self) -> String {
-        match self {
-            Self::Unproven(why) | Self::Other(why) => why,
-        }
-    }
+/// A connection that is no PE's: whether it lacked the proof, and why.
+struct NoPe {
+    is_unproven: bool,
+    why: String,
 }
 
 impl From<String> for NoPe {
     fn from(why: String) -> Self {
-        Self::Other(why)
+        Self { is_unproven: false, why }
     }
 }
 
@@ -362,7 +354,7 @@ fn greet(
     options: &TcpOptions,
     deadline: &Deadline,
 ) -> Result<(u32, TcpStream), NoPe> {
-    let text = |error: io::Error| NoPe::Other(error.to_string());
+    let text = |error: io::Error| NoPe::from(error.to_string());
     // A socket that was accepted may have taken over that accepting does not block.
     stream.set_nonblocking(false).map_err(text)?;
     stream.set_nodelay(true).map_err(text)?;
@@ -380,7 +372,7 @@ fn greet(
         write_all(&mut stream, &[0; PROOF], &soon).map_err(text)?;
         let why = String::from("it is of another job");
         refuse(&mut stream, &why, &soon);
-        return Err(NoPe::Unproven(why));
+        return Err(NoPe { is_unproven: true, why });
     }
     write_all(&mut stream, &handshake.proof(true), &soon).map_err(text)?;
     if theirs.n_pes == options.n_pes {

@@ -10,8 +10,7 @@ use crate::nccl::abi::{
 };
 
 use super::error::{NcclError, guard};
-use super::group::BlockId;
-use super::group::{Group, Shared, Signal, Span};
+use super::group::{BlockId, Group, Shared, Signal, Span, members};
 use super::listener::Listener;
 use super::plugin::Plugin;
 use super::requests::RequestId;
@@ -36,7 +35,7 @@ impl Contexts {
     #[inline]
     fn any(&self) -> &Shared {
         // SAFETY: rule 1: the block ends before its group.
-        unsafe { (*self.group).shared() }
+        unsafe { &(*self.group).shared }
     }
 }
 
@@ -268,7 +267,7 @@ pub(super) unsafe extern "C" fn close_coll(group: *mut c_void) -> Status {
     guard("closeColl", || {
         if !group.is_null() {
             // SAFETY: rule 1: `connect` made it, and this is its end.
-            unsafe { Box::from_raw(group.cast::<Group>()) }.close();
+            members::close(*unsafe { Box::from_raw(group.cast::<Group>()) });
         }
         Ok(())
     })
@@ -415,7 +414,7 @@ pub(super) unsafe extern "C" fn test(
     guard("test", || {
         // SAFETY: rule 1.
         let group = unsafe { given(group.cast::<Group>(), "collComm")? };
-        let is_done = group.shared().is_done(RequestId::of(request))?;
+        let is_done = group.shared.is_done(RequestId::of(request))?;
         // SAFETY: rule 2.
         unsafe { answer(done, "done", c_int::from(is_done)) }
     })

@@ -13,7 +13,6 @@ use log::{info, warn};
 
 use self::agreement::Agreement;
 use self::collectives::{Collectives, Shape};
-use self::nics::Rails;
 use self::proof::Proof;
 use self::spread::spread;
 use crate::job::connected::Connected;
@@ -37,6 +36,7 @@ use engine::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::handshake::{Addresses, Hello, RailAddress, SetupStep, fabric_hash};
 use ofi::posix_signals::Blocked;
+use ofi::topology::NicPlan;
 use ofi::{Discovery, OfiError, OfiPort, Opened, Provider};
 
 /// Opens the rails and connects all PEs, as [`Job::connect`](super::pe::Job::connect) describes.
@@ -51,10 +51,10 @@ pub(crate) fn connect(
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
-    let (rails, near, networks) =
+    let (plan, near, networks) =
         nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
     let here = if settings.host_id.is_some() { near.here } else { here.min(near.here) };
-    let opened = open(settings, discovery, &rails, (here, near.on_loopback), n_pes);
+    let opened = open(settings, discovery, &plan, (here, near.on_loopback), n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
@@ -147,7 +147,7 @@ fn warn_of_slowness(discovery: &Discovery, chained: bool) {
 fn open(
     settings: &Settings,
     discovery: &Discovery,
-    rails: &Rails,
+    plan: &NicPlan,
     (here, on_loopback): (u32, bool),
     n_pes: u32,
 ) -> Result<Opened, JobError> {
@@ -160,7 +160,7 @@ fn open(
     let peers = n_pes as usize;
     // Init has searched as if all PEs were on this host.
     if discovery.depends_on_hosts() && (here < n_pes || !on_loopback) {
-        let discovery = Discovery::run(discovery.options(), false, memory_kinds())?;
+        let discovery = Discovery::run(&discovery.options, false, memory_kinds())?;
         // SAFETY: as below.
         return Ok(unsafe { discovery.open(&discovery.default_rails(), peers, here as usize)? });
     }
@@ -174,8 +174,10 @@ fn open(
     // SAFETY: callers of this crate vouch for the addresses that they pass: NVSHMEM by the rules in
     // `abi`, and a channel's user by the contracts of registering memory in `channel`.
     let open = |rails: &[usize]| unsafe { discovery.open(rails, peers, here as usize) };
-    let mut spare = rails.spare.chunks(rails.planned.len().max(1));
-    let mut opened = open(&rails.planned);
+    let planned: Vec<usize> = plan.nics.iter().map(|(nic, _)| *nic).collect();
+    // As many at a time.
+    let mut spare = plan.spare.chunks(planned.len().max(1));
+    let mut opened = open(&planned);
     loop {
         match (opened, spare.next()) {
             (Err(error @ OfiError::NoRail { .. }), Some(others)) => {

@@ -18,14 +18,6 @@ const SEAT_BYTES: usize = 16 + GPU_BYTES;
 
 const GPU_BYTES: usize = 24;
 
-/// Rails to open, as indices into the devices found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Rails {
-    pub(crate) planned: Vec<usize>,
-    /// NICs to try, as many at a time, if none of the planned ones can be opened.
-    pub(crate) spare: Vec<usize>,
-}
-
 /// The number of PEs of this machine, and whose networks they share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbours {
@@ -43,7 +35,7 @@ pub(crate) fn rails(
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<(Rails, Neighbours, Vec<u64>), JobError> {
+) -> Result<(NicPlan, Neighbours, Vec<u64>), JobError> {
     let machine = machine(settings);
     let network = network(machine, namespace("net"));
     let gpu = gpu();
@@ -81,14 +73,7 @@ pub(crate) fn rails(
         );
     }
     let networks = seats.chunks_exact(SEAT_BYTES).map(|seat| number(&seat[8..16])).collect();
-    Ok((Rails::of(plan), near, networks))
-}
-
-impl Rails {
-    fn of(plan: NicPlan) -> Self {
-        let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
-        Self { planned, spare: plan.spare }
-    }
+    Ok((plan, near, networks))
 }
 
 fn plan(
@@ -223,7 +208,7 @@ mod tests {
         assert!(network(1, 5) != network(1, 6) && network(1, 5) != network(2, 5));
     }
 
-    fn opened(settings: &Settings, me: usize, picked: &[usize]) -> Rails {
+    fn opened(settings: &Settings, me: usize, picked: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let root = Scratch::new();
         let devices = lay_out("p5-32-nics", &root);
         let all = |kind: &str| -> Vec<Option<PciAddress>> {
@@ -231,21 +216,21 @@ mod tests {
             named.map(|(_, address)| address.parse().ok()).collect()
         };
         let topology = Topology::at(&*root);
-        Rails::of(plan(&topology, settings, &all("nic"), (me, &all("gpu")), picked))
+        let plan = plan(&topology, settings, &all("nic"), (me, &all("gpu")), picked);
+        (plan.nics.into_iter().map(|(nic, _)| nic).collect(), plan.spare)
     }
 
     #[test]
     fn nearest_picked_nic_comes_first() {
         let settings = Settings::default();
-        let picked = opened(&settings, 0, &[31, 5, 2]);
-        assert_eq!((picked.planned, picked.spare.len()), (vec![2, 5, 31], 29));
+        let (picked, spare) = opened(&settings, 0, &[31, 5, 2]);
+        assert_eq!((picked, spare.len()), (vec![2, 5, 31], 29));
         let few = Settings { max_nic_per_pe: 2, ..settings.clone() };
-        assert_eq!(opened(&few, 0, &[31, 5, 2]).planned, [2, 5]);
+        assert_eq!(opened(&few, 0, &[31, 5, 2]).0, [2, 5]);
         // Left to the transport: those of its own GPU.
-        assert_eq!(opened(&settings, 1, &[]).planned, [4, 5, 6, 7]);
+        assert_eq!(opened(&settings, 1, &[]).0, [4, 5, 6, 7]);
         // The user's word is the last, in his order and without others in their place.
         let devices = Devices::Include(vec![String::from("some")]);
-        let named = opened(&Settings { devices, ..few }, 1, &[31]);
-        assert_eq!((named.planned, named.spare), (vec![0, 1], vec![]));
+        assert_eq!(opened(&Settings { devices, ..few }, 1, &[31]), (vec![0, 1], vec![]));
     }
 }

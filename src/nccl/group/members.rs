@@ -51,7 +51,7 @@ impl Drop for Member {
 
 /// Ends a rank, or leaves that to the last of its group in this process: until then the rank makes
 /// progress for others. A rank that has failed waits for nobody.
-pub(super) fn close(group: Group) {
+pub(in crate::nccl) fn close(group: Group) {
     let key = group.member.0;
     if group.shared.failure().is_some() {
         group.end(false);

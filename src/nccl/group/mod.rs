@@ -35,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Group {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     bootstrap: Mutex<TcpBootstrap>,
     /// Dropped before `shared`.
     helper: Option<Helper>,
@@ -86,11 +86,6 @@ impl Group {
         info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
         let (bootstrap, helper) = (Mutex::new(bootstrap), Some(helper));
         Ok(Self { shared, bootstrap, helper, member, most_rails })
-    }
-
-    #[inline]
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
     }
 
     pub(super) fn register(
@@ -151,10 +146,6 @@ impl Group {
         }
     }
 
-    pub(super) fn close(self) {
-        members::close(self);
-    }
-
     fn end(mut self, waits: bool) {
         if waits && self.shared.failure().is_none() {
             let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +187,7 @@ mod tests {
             assert!(none.is_none());
             assert_eq!(more, after + 1);
             assert_eq!(after, 0, "rank {rank}");
-            group.close();
+            members::close(group);
         };
         std::thread::scope(|scope| {
             scope.spawn(|| rank(1));
