@@ -267,6 +267,13 @@ impl<P: Port> Core<P> {
         self.send(&OutgoingMessage { after, write, purpose, has_data, ..message })
     }
 
+    /// Returns the last message before the fence, which the mark of an atomic covers; None before
+    /// earlier writes are delivered.
+    pub(crate) fn behind_writes(&self, pe: Pe) -> Option<Seq> {
+        let peer = self.peers.get(pe);
+        peer.order.is_written(peer.fence).then(|| self.last_before_fence(pe))
+    }
+
     /// Submits an atomic that only fences order.
     pub(crate) fn submit_word(
         &mut self,
@@ -274,12 +281,7 @@ impl<P: Port> Core<P> {
         word: WordOp,
         completion: CompletionId,
     ) -> Attempt {
-        let peer = self.peers.get(pe);
-        // Its mark covers earlier messages; earlier writes have to be delivered first.
-        if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Blocked);
-        }
-        let after = self.last_before_fence(pe);
+        let Some(after) = self.behind_writes(pe) else { return Ok(Outcome::Blocked) };
         self.send_word(pe, word, None, after, None, completion)
     }
 
@@ -290,11 +292,7 @@ impl<P: Port> Core<P> {
         result: FetchTarget,
         completion: CompletionId,
     ) -> Attempt {
-        let peer = self.peers.get(pe);
-        if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Blocked);
-        }
-        let after = self.last_before_fence(pe);
+        let Some(after) = self.behind_writes(pe) else { return Ok(Outcome::Blocked) };
         // The peer caches the reply by reply slot, so fetches in flight are bounded by the slots.
         let Some(reply_slot) = self.channel(pe).free_reply_slot() else {
             return Ok(Outcome::PeerFull);

@@ -20,7 +20,6 @@ const ALIGN: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentPost {
-    pub(crate) pe: Pe,
     pub(crate) path: PeerPath,
     pub(crate) transfer: Transfer,
     pub(crate) immediate: Option<u64>,
@@ -105,7 +104,8 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good, and its peer has failed with that error.
     pub(crate) fn post(&mut self, posting: &SegmentPost) -> Result<bool, EngineError> {
-        let SegmentPost { pe, path, ref transfer, token, completion, group, .. } = *posting;
+        let SegmentPost { path, ref transfer, token, completion, group, .. } = *posting;
+        let pe = path.account.pe();
         let Self { peers, rails, segments, port, .. } = self;
         let (peer, rail) = (peers.get_mut(pe), &mut rails[path.rail]);
         // The quota shrinks as the rail fills: a silent peer cannot take it all.
@@ -206,7 +206,6 @@ impl<P: Port> Core<P> {
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
                 Ok(Some(SegmentPost {
-                    pe,
                     path,
                     transfer,
                     immediate,
@@ -268,20 +267,11 @@ impl<P: Port> Core<P> {
         let token = if by_load { token | BY_LOAD } else { token };
         let is_long = len >= self.spread.striped_from;
         // Own transfers count themselves, from start to end; reads for a peer count in no group.
-        let (completion, group) = (CompletionId::NONE, OrderGroup::NONE);
+        let (completion, group, immediate) = (CompletionId::NONE, OrderGroup::NONE, None);
         self.post_segment(pe, left, by_load, |_, path, len| {
             let Some((remote, key)) = remote(path.remote.rail()) else { return Ok(None) };
             let transfer = Transfer { direction, local: local(path.rail), len, remote, key };
-            Ok(Some(SegmentPost {
-                pe,
-                path,
-                transfer,
-                immediate: None,
-                token,
-                completion,
-                group,
-                is_long,
-            }))
+            Ok(Some(SegmentPost { path, transfer, immediate, token, completion, group, is_long }))
         })
     }
 

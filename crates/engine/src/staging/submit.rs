@@ -224,10 +224,7 @@ impl Staging {
         request: &Request<'_>,
         to: RegionAddr,
     ) -> Attempt {
-        let peer = core.peers.get(pe);
-        if !peer.order.is_written(peer.fence) {
-            return Ok(Outcome::Blocked);
-        }
+        let Some(after) = core.behind_writes(pe) else { return Ok(Outcome::Blocked) };
         let mut payload = [0; MAX_PAYLOAD];
         let payload = &mut payload[..op.len];
         let is_run = matches!(op.kind, OpKind::Values);
@@ -242,7 +239,6 @@ impl Staging {
             }
         }
         let body = Body::InlinePut { to, payload };
-        let after = core.last_before_fence(pe);
         let purpose = Purpose::staged(None, "put");
         let sending = OutgoingMessage::new(pe, body, op.completion);
         let outcome = core.send(&OutgoingMessage { after, purpose, has_data: true, ..sending })?;
