@@ -1,4 +1,4 @@
-use std::ffi::{CStr, c_uint, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -104,23 +104,11 @@ impl Kernel {
         let launch = driver.api.cuLaunchKernel.ok_or_else(|| driver.lacks(CALL, subject()))?;
         let _bound = self.module.context.bind()?;
         let mut arguments: [*mut c_void; 1] = [(&raw mut argument).cast()];
-        let no_shared_memory: c_uint = 0;
+        let (raw, on, no_shared, extra) = (self.raw, stream.raw(), 0, ptr::null_mut());
         // SAFETY: the kernel and the stream live, and are of the bound context; the argument is
         // read before the call returns; the rest is the caller's promise.
         let status = unsafe {
-            launch(
-                self.raw,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                no_shared_memory,
-                stream.raw(),
-                arguments.as_mut_ptr(),
-                ptr::null_mut(),
-            )
+            launch(raw, blocks, 1, 1, threads, 1, 1, no_shared, on, arguments.as_mut_ptr(), extra)
         };
         driver.check(CALL, status, subject)
     }

@@ -6,6 +6,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
+use crate::memory::heap::allocate;
 use crate::memory::range::{DeviceRange, Memory, RangeError};
 
 /// Granularity in bytes in which GPUs map memory.
@@ -31,16 +32,11 @@ impl DeviceMemory {
     }
 
     fn aligned(context: &Arc<Context>, len: usize, align: usize) -> Result<Self, CudaError> {
-        const CALL: &str = "cuMemAlloc_v2";
         let driver = context.driver();
         let _bound = context.bind()?;
         // Enough for `len` bytes at an aligned address.
         let whole = len.saturating_add(if align > 1 { align } else { 0 });
-        let mut allocated = 0;
-        // SAFETY: a pointer to the address; the context is bound.
-        let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut allocated, whole) };
-        let subject = || format!("{whole} bytes, {context}");
-        driver.check(CALL, status, subject)?;
+        let allocated = allocate(context, whole)?;
         let failed =
             match Memory::examine(driver, (allocated as usize).next_multiple_of(align), len) {
                 Ok(Memory::Device(range)) => {
@@ -49,7 +45,10 @@ impl DeviceMemory {
                 }
                 Err(RangeError::Cuda(error)) => error,
                 // A driver that describes its own memory otherwise is not to be relied on.
-                _ => driver.error(CALL, code::INVALID_VALUE, subject()),
+                _ => {
+                    let subject = format!("{whole} bytes, {context}");
+                    driver.error("cuMemAlloc_v2", code::INVALID_VALUE, subject)
+                }
             };
         // SAFETY: just allocated, and not used by anybody.
         let _ = unsafe { (driver.api.cuMemFree_v2)(allocated) };

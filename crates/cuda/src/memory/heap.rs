@@ -152,7 +152,8 @@ fn mappings(device: &Attributes) -> Vec<Backing> {
     mappings
 }
 
-fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
+/// Allocates memory that the context owns. The context must be bound.
+pub(crate) fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
     let driver = context.driver();
     let mut addr = 0;
     // SAFETY: a pointer to the address; the context is bound, by the caller.

@@ -46,11 +46,8 @@ impl PinnedMemory {
         let driver = context.driver();
         let (addr, len) = (memory.addr(), len.min(memory.len()));
         let subject = || format!("{len} bytes of shared memory, {context}");
-        let (register, _) = driver
-            .api
-            .cuMemHostRegister_v2
-            .zip(driver.api.cuMemHostUnregister)
-            .ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let calls = driver.api.cuMemHostRegister_v2.zip(driver.api.cuMemHostUnregister);
+        let (register, _) = calls.ok_or_else(|| driver.lacks(CALL, subject()))?;
         let _bound = context.bind()?;
         // SAFETY: the pages are mapped as long as the returned value holds `memory`.
         let status = unsafe { register(addr as *mut _, len, CU_MEMHOSTREGISTER_PORTABLE) };
