@@ -164,13 +164,12 @@ pub(crate) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
     let block = transport.cast::<Block>();
     // SAFETY: by contract; the union member is that of the host's layout.
     let (alias, egm) = unsafe {
+        let of = &raw const (*block).transport;
         match (*block).major {
-            Major::V3 => ((*block).transport.v3.alias_va_map, (*block).transport.v3.egm_map),
-            Major::V4 | Major::V5 => {
-                ((*block).transport.v4.alias_va_map, (*block).transport.v4.egm_map)
-            }
-            Major::V6 => ((*block).transport.v6.alias_va_map, (*block).transport.v6.egm_map),
-            Major::V7 => ((*block).transport.v7.alias_va_map, (*block).transport.v7.egm_map),
+            Major::V3 => ((*of).v3.alias_va_map, (*of).v3.egm_map),
+            Major::V4 | Major::V5 => ((*of).v4.alias_va_map, (*of).v4.egm_map),
+            Major::V6 => ((*of).v6.alias_va_map, (*of).v6.egm_map),
+            Major::V7 => ((*of).v7.alias_va_map, (*of).v7.egm_map),
         }
     };
     HostMaps { alias, egm }

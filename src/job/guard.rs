@@ -10,7 +10,7 @@ use log::error;
 use super::error::JobError;
 use crate::logging;
 use engine::rate_limit::RateLimit;
-use ofi::fork;
+use ofi::{fork, panic_text};
 
 /// An error of an entry, with the host's status for it.
 pub(crate) trait EntryError: Display + From<JobError> {
@@ -58,11 +58,7 @@ fn report<E: EntryError>(entry: &'static str, failed: &E) -> E::Status {
 
 #[cold]
 fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
+    let text = panic_text(panic);
     error!(target: logging::TRANSPORT, "{entry}: internal error, please report it: {text}");
 }
 

@@ -1,5 +1,6 @@
 //! Errors of this layer, with the failed call and libfabric's own text.
 
+use std::any::Any;
 use std::fmt;
 
 use libfabric_sys::{FI_EAGAIN, Library, LoadError};
@@ -54,6 +55,12 @@ pub enum OfiError {
     NamedDevice { failures: Vec<String> },
     #[error("{object}: {error}")]
     Call { object: String, error: PortError },
+}
+
+/// Returns the text of a panic that was caught.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 fn lines(reasons: &[impl fmt::Display]) -> String {

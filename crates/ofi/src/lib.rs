@@ -66,7 +66,7 @@ pub use discovery::interface::Interface;
 pub use discovery::search::Discovery;
 pub use endpoint_files::{SOCKET_PREFIX, free_bytes, namespace, remove_left_behind};
 pub use environment::{EnvironmentWish, environment_wishes};
-pub use error::{OfiError, Refusal};
+pub use error::{OfiError, Refusal, panic_text};
 pub use memory::device_memory::DirectRefusal;
 pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};

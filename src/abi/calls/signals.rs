@@ -28,7 +28,7 @@ use crate::abi::calls::with_lane;
 use crate::abi::error::{AbiError, guard};
 use crate::abi::state::job;
 use engine::atomic::Width;
-use engine::request::{AtomicRequest, PutSignalRequest, Request};
+use engine::request::{PutSignalRequest, Request};
 
 impl From<AmoVerb3> for Amo {
     /// Converts the verb of layouts 3a to 5, which have no floating point.
@@ -185,13 +185,39 @@ unsafe extern "C" fn put_signal_general<V: Into<Amo>>(
     qp: c_int,
 ) -> c_int {
     guard("put_signal", || {
-        // SAFETY: rules 1, 3 and 4.
+        // SAFETY: rules 1, 3 and 4; each part that is read is below their number.
         unsafe {
             let (remote, local, bytes) = (&*remote, &*local, &*bytes);
-            let put = Put { pe, verb: &write_verb, remote, local, bytes };
-            let n = put.parts()?;
+            let parts = Put { pe, verb: &write_verb, remote, local, bytes };
+            let n = parts.parts()?;
             let signal = request::atomic(pe, signal_verb.into(), signal, &signal_bytes)?;
-            do_put_signal(transport, (&put, n), signal, qp)
+            if qp == HOST_QP {
+                // No release of NVSHMEM issues this.
+                return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
+            }
+            if signal.atomic.op.fetches() {
+                return Err(AbiError::NotSupported { what: "put with a signal that fetches" });
+            }
+            let connected = job(transport)?.connected()?;
+            let put = |parts: &[Request<'_>]| {
+                let request = PutSignalRequest { parts, signal };
+                connected.with_proxy(|lane| lane.put_signal(&request))
+            };
+            if n == 0 {
+                put(&[])?;
+                return Ok(());
+            }
+            let mut few = [parts.get(0)?; FEW];
+            if n <= FEW {
+                for (at, part) in few.iter_mut().enumerate().take(n).skip(1) {
+                    *part = parts.get(at)?;
+                }
+                put(&few[..n])?;
+            } else {
+                let many = (0..n).map(|at| parts.get(at));
+                put(&many.collect::<Result<Vec<_>, _>>()?)?;
+            }
+            Ok(())
         }
     })
 }
@@ -199,47 +225,3 @@ unsafe extern "C" fn put_signal_general<V: Into<Amo>>(
 /// Maximum parts of a put with signal without an allocation. NVSHMEM splits a payload at the
 /// borders of heap chunks, so nearly all have one part or two.
 const FEW: usize = 4;
-
-/// # Safety
-/// Rules 1, 3 and 4.
-unsafe fn do_put_signal(
-    transport: *mut Transport,
-    (parts, n): (&Put<'_>, usize),
-    signal: AtomicRequest<'_>,
-    qp: c_int,
-) -> Result<(), AbiError> {
-    if qp == HOST_QP {
-        // No release of NVSHMEM issues this.
-        return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
-    }
-    if signal.atomic.op.fetches() {
-        return Err(AbiError::NotSupported { what: "put with a signal that fetches" });
-    }
-    // SAFETY: rule 1.
-    let connected = unsafe { job(transport)? }.connected()?;
-    let put = |parts: &[Request<'_>]| {
-        let request = PutSignalRequest { parts, signal };
-        // SAFETY: rule 3.
-        unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }
-    };
-    if n == 0 {
-        put(&[])?;
-        return Ok(());
-    }
-    // SAFETY: there is a first part; rule 1.
-    let mut few = [unsafe { parts.get(0)? }; FEW];
-    if n <= FEW {
-        for (at, part) in few.iter_mut().enumerate().take(n).skip(1) {
-            // SAFETY: `at` is below `n`; rule 1.
-            *part = unsafe { parts.get(at)? };
-        }
-        put(&few[..n])?;
-    } else {
-        let many = (0..n).map(|at| {
-            // SAFETY: `at` is below `n`; rule 1.
-            unsafe { parts.get(at) }
-        });
-        put(&many.collect::<Result<Vec<_>, _>>()?)?;
-    }
-    Ok(())
-}

@@ -3,7 +3,6 @@
 //! It sleeps until the provider's descriptor is readable, which means that bytes have arrived or
 //! more can be sent, or until the lane submits a transfer.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +16,7 @@ use log::{debug, error};
 
 use crate::affinity::keep_near;
 use crate::data_path::bulk::connection::{Connection, Iteration, Request};
-use crate::error::refused;
+use crate::error::{panic_text, refused};
 use crate::{fork, posix_signals};
 use engine::port::{PortError, Posted};
 
@@ -121,16 +120,11 @@ fn run(
 ) {
     let moves = || iterations(shared, connection);
     let Err(panic) = catch_unwind(AssertUnwindSafe(moves)) else { return };
-    let text = reason(panic.as_ref());
+    let text = panic_text(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
     // The connection's state is unknown after a panic, but reporting does not depend on it.
     connection.end(refused("moving bulk", format!("the thread {name} has ended: {text}")));
-}
-
-fn reason(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
 fn iterations(shared: &Shared, connection: &mut Connection) {
