@@ -108,7 +108,6 @@ impl Width {
         2 << self as usize
     }
 
-    /// Returns a mask with the bits of a word of this width.
     #[inline]
     pub fn mask(self) -> u64 {
         u64::MAX >> (64 - 8 * self.bytes())

@@ -23,13 +23,7 @@ pub enum EngineError {
         fault: HandleError,
     },
     #[error("registering {len} bytes at {addr:#x}: {why}")]
-    Register {
-        addr: usize,
-        len: usize,
-        why: String,
-        /// Whether memory was exhausted.
-        no_memory: bool,
-    },
+    Register { addr: usize, len: usize, why: String, no_memory: bool },
     /// Memory that a failed operation may still touch.
     #[error(
         "{len} bytes at {addr:#x} cannot be released yet: a {what} that has failed is still with the fabric, {pe}, \
@@ -57,14 +51,9 @@ pub enum EngineError {
     Staging { what: &'static str, pe: Pe, len: usize, error: PortError },
     #[error("the word that was fetched from {pe} cannot be stored at {addr:#x}: {error}")]
     Fetched { pe: Pe, addr: usize, error: PortError },
+    /// The length is the fragment's; 0 where that is not known.
     #[error("{what} of {len} bytes, {pe}: the peer cannot do its part: {why}")]
-    PeerRefused {
-        what: &'static str,
-        pe: Pe,
-        /// Bytes of the fragment; 0 where that is not known.
-        len: usize,
-        why: String,
-    },
+    PeerRefused { what: &'static str, pe: Pe, len: usize, why: String },
     #[error(
         "an operation handed over by a user thread, {pe}, waits for the proxy thread for \
          {seconds} s: is NVSHMEM's proxy running?"
@@ -74,19 +63,12 @@ pub enum EngineError {
     Abandoned,
     #[error("{rail} ({rail_name}): {error}")]
     Rail { rail: RailId, rail_name: String, error: PortError },
+    /// Of the oldest such signal; seconds since one of their segments last arrived.
     #[error(
         "a signal from {pe} has waited for its data for {seconds} s ({arrived} of its {segments} \
          segments are here; {waiting} signals of that PE wait): the data may be lost, or the PE dead"
     )]
-    DataMissing {
-        pe: Pe,
-        /// Segments of the oldest such signal that have arrived.
-        arrived: u32,
-        segments: u32,
-        waiting: u32,
-        /// Seconds since one of their segments last arrived.
-        seconds: u64,
-    },
+    DataMissing { pe: Pe, arrived: u32, segments: u32, waiting: u32, seconds: u64 },
     #[error("the process of {pe} has ended")]
     PeerEnded { pe: Pe },
     #[error(

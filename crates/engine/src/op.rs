@@ -20,7 +20,6 @@ pub(crate) struct Op {
     pub(crate) remote: u64,
     pub(crate) local: LocalSide,
     pub(crate) len: usize,
-    /// Bytes already submitted.
     pub(crate) sent: usize,
     /// Completion group of the operation while queued, then of its segments and messages.
     pub(crate) completion: CompletionId,

@@ -47,7 +47,6 @@ pub(crate) struct Peer {
     pub(crate) order: OrderGroups,
     /// Last fence: writes wait until all before it is ordered, messages until it is written.
     pub(crate) fence: Fence,
-    /// Fences since start.
     pub(crate) fences: u32,
     /// Segments completed since start, by direction.
     pub(crate) completed: [u32; 2],

@@ -17,7 +17,6 @@ static JOBS: AtomicUsize = AtomicUsize::new(0);
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// An end of a socket: address and port.
 type SocketEnd = (IpAddr, u16);
 
 static RAILS: Mutex<Option<HashSet<SocketEnd>>> = Mutex::new(None);

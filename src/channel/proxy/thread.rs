@@ -30,14 +30,9 @@ const CONTROL_EVERY: u32 = 32;
 pub(crate) enum Control {
     /// Runs a function between two iterations.
     Run(Box<dyn FnOnce(&mut ProxyView<'_>) + Send>),
-    /// Takes what was pushed by now, and nothing after it.
-    Drain {
-        /// Slots reserved in each ring.
-        heads: Vec<u64>,
-        patience: Duration,
-        /// Receives the outcome: all delivered, or the number of slots that are not.
-        done: Sender<Result<(), u64>>,
-    },
+    /// Takes what was pushed by now, up to the slots reserved in each ring, and nothing after it.
+    /// `done` receives the outcome: all delivered, or the number of slots that are not.
+    Drain { heads: Vec<u64>, patience: Duration, done: Sender<Result<(), u64>> },
 }
 
 #[derive(Debug)]

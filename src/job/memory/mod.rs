@@ -78,12 +78,8 @@ pub(crate) enum Registration {
 enum Located {
     /// The CPU and the fabric reach it by its address.
     Host,
-    /// The driver's copies reach it.
-    Device {
-        range: DeviceRange,
-        /// The same memory at other addresses.
-        alias: Option<DeviceRange>,
-    },
+    /// The driver's copies reach it; `alias` is the same memory at other addresses.
+    Device { range: DeviceRange, alias: Option<DeviceRange> },
 }
 
 impl ProcessMemory {

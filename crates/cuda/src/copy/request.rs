@@ -21,11 +21,9 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
     pub direction: Direction,
-    /// Device side: a range that the driver reaches.
     pub range: &'a DeviceRange,
     /// Address of the first byte in `range`.
     pub addr: usize,
-    /// Host side.
     pub memory: &'a Arc<PinnedMemory>,
     /// Offset of the first byte in `memory`.
     pub offset: usize,
@@ -63,12 +61,9 @@ impl WordStores {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamOp<'a> {
-    Copy {
-        transfer: Transfer<'a>,
-        /// Whether it follows all earlier operations, and not only those before the last run of
-        /// copies.
-        is_ordered: bool,
-    },
+    /// An ordered copy follows all earlier operations, another one those before the last run of
+    /// copies.
+    Copy { transfer: Transfer<'a>, is_ordered: bool },
     /// A stream memory operation, after all earlier operations.
     Store { word: Word<'a>, value: u64 },
 }

@@ -141,7 +141,6 @@ impl Context {
         Ok(Self::new(driver, raw, device, Origin::Program))
     }
 
-    /// Returns the context that is bound on this thread, if any.
     pub fn current(driver: &'static Driver) -> Result<Option<Arc<Self>>, CudaError> {
         let (mut raw, mut number) = (ptr::null_mut(), 0);
         // SAFETY: a pointer to the handle. A process that has not started CUDA has none.
@@ -163,7 +162,6 @@ impl Context {
         self.device
     }
 
-    /// Returns true if both values are of one context.
     pub fn is(&self, other: &Self) -> bool {
         self.raw == other.raw && ptr::eq(self.driver, other.driver)
     }

@@ -30,7 +30,6 @@ impl WritesOrdering {
     }
 }
 
-/// Capabilities of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Compute capability, major and minor.
@@ -42,9 +41,7 @@ pub struct Attributes {
     pub writes_ordering: WritesOrdering,
     /// Whether [`flush_writes`] works on the host.
     pub flush_on_host: bool,
-    /// Whether memory can be exported as a dma-buf.
     pub dma_buf: bool,
-    /// Whether the device has the VMM interface.
     pub virtual_memory: bool,
     /// Whether it has 64-bit stream memory operations. 32-bit ones need only the driver's function.
     pub stream_write_64: bool,

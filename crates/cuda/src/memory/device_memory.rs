@@ -26,7 +26,6 @@ impl DeviceMemory {
         Self::aligned(context, len, 1)
     }
 
-    /// Allocates one GPU page.
     pub fn page(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::aligned(context, GPU_PAGE, GPU_PAGE)
     }
@@ -36,6 +35,7 @@ impl DeviceMemory {
         let _bound = context.bind()?;
         // Enough for `len` bytes at an aligned address.
         let whole = len.saturating_add(if align > 1 { align } else { 0 });
+        let subject = || format!("{whole} bytes, {context}");
         let allocated = allocate(context, whole)?;
         let failed =
             match Memory::examine(driver, (allocated as usize).next_multiple_of(align), len) {
@@ -45,22 +45,17 @@ impl DeviceMemory {
                 }
                 Err(RangeError::Cuda(error)) => error,
                 // A driver that describes its own memory otherwise is not to be relied on.
-                _ => {
-                    let subject = format!("{whole} bytes, {context}");
-                    driver.error("cuMemAlloc_v2", code::INVALID_VALUE, subject)
-                }
+                _ => driver.error("cuMemAlloc_v2", code::INVALID_VALUE, subject()),
             };
         // SAFETY: just allocated, and not used by anybody.
         let _ = unsafe { (driver.api.cuMemFree_v2)(allocated) };
         Err(failed)
     }
 
-    /// Returns the device address of the first byte.
     pub fn addr(&self) -> usize {
         self.range.addr()
     }
 
-    /// Returns the range that the driver's copies reach.
     pub fn range(&self) -> &Arc<DeviceRange> {
         &self.range
     }

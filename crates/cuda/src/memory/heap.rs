@@ -17,11 +17,9 @@ use engine::port::registration::is_unclosed;
 
 #[derive(Clone, Copy, Debug)]
 enum Backing {
-    /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`).
-    Mapped {
-        /// Whether NICs may reach it (`gpuDirectRDMACapable`).
-        for_nics: bool,
-    },
+    /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`), which NICs may
+    /// reach if it is `for_nics` (`gpuDirectRDMACapable`).
+    Mapped { for_nics: bool },
     /// `cuMemAlloc`.
     Allocated,
 }
@@ -90,7 +88,6 @@ impl DeviceHeap {
         Ok(Self { context: Arc::clone(context), addr, len, backing })
     }
 
-    /// Returns the device address of the first byte.
     pub fn addr(&self) -> usize {
         self.addr as usize
     }

@@ -87,7 +87,6 @@ pub(crate) struct SegmentCounts {
 /// Counts the segments of one tag; idle while no segment and no signal has arrived.
 #[derive(Clone, Copy, Debug)]
 struct TagCounter {
-    /// Number of segments that have arrived.
     arrived: u32,
     /// Number of the signal and of the segments that it waits for, once it has arrived.
     signal: Option<(Seq, u32)>,

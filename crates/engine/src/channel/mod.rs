@@ -313,7 +313,6 @@ impl Channel {
         waiting
     }
 
-    /// Returns true if a control message is due to the peer.
     pub(crate) fn has_control(&self) -> bool {
         self.ack_due || self.ack_request_due || self.replies_due != 0 || self.refusal.is_some()
     }

@@ -25,12 +25,8 @@ pub(crate) enum Purpose {
     CountedSignal(Tag),
     /// Nothing: a fetch ends with its reply.
     Fetch { result: FetchTarget, width: usize, reply_slot: u8 },
-    /// Ends a transfer of staging.
-    Staged {
-        /// The transfer; [`PLAIN`] for none.
-        token: u32,
-        what: &'static str,
-    },
+    /// Ends a transfer of staging; none if the token is [`PLAIN`].
+    Staged { token: u32, what: &'static str },
 }
 
 impl Purpose {

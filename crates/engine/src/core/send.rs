@@ -228,7 +228,6 @@ impl<P: Port> Core<P> {
         Ok(Outcome::Done)
     }
 
-    /// Returns the last message before the peer's fence.
     pub(crate) fn last_before_fence(&self, pe: Pe) -> Seq {
         let peer = self.peers.get(pe);
         peer.order.last_message_before(peer.fence)

@@ -46,11 +46,8 @@ pub struct Copy {
 /// unordered: back to the last ordered step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderedStep {
-    Copy {
-        /// The copy, in direction [`CopyDirection::In`].
-        copy: Copy,
-        is_ordered: bool,
-    },
+    /// A copy in direction [`CopyDirection::In`].
+    Copy { copy: Copy, is_ordered: bool },
     /// An operation on a word that fetches nothing.
     Apply { addr: usize, atomic: Atomic },
 }

@@ -22,14 +22,9 @@ pub struct Desc(pub usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
-    /// Memory of this process: virtual address and descriptor. It stays valid and, for a write,
-    /// unchanged until the segment completes.
-    Memory {
-        /// Virtual address of the first byte.
-        addr: usize,
-        /// Descriptor for the rail the segment is posted on.
-        desc: Desc,
-    },
+    /// Memory of this process: virtual address, and descriptor for the rail the segment is posted
+    /// on. It stays valid and, for a write, unchanged until the segment completes.
+    Memory { addr: usize, desc: Desc },
     /// A value carried by the segment itself, in its first `len` bytes (little endian). The port
     /// copies it before [`DataPath::post`] returns. Only for writes of at most 8 bytes.
     Value(u64),

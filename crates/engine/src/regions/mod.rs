@@ -26,7 +26,6 @@ pub use table::RegionTable;
 /// released region's id is not used again until 4096 others were registered.
 const INDEX_BITS: u32 = 20;
 
-/// Maximum number of regions at a time.
 const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 #[inline(always)]

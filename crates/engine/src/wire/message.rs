@@ -162,60 +162,23 @@ pub enum Body<'a> {
     AckRequest,
     /// Applies an operation that returns nothing.
     Word { addr: RegionAddr, atomic: Atomic },
-    /// Applies an operation and replies with the word before.
-    Fetch {
-        addr: RegionAddr,
-        atomic: Atomic,
-        /// Slot of the reply, below [`FETCHES`]; cached until the sender's next fetch with it.
-        reply_slot: u8,
-    },
-    /// Answers a fetch.
-    Reply {
-        reply_slot: u32,
-        /// Low half of the fetch's number.
-        low: u32,
-        /// The word before.
-        value: u64,
-    },
-    /// Stores the payload, then applies the operation.
-    PutSignal {
-        /// The signal word.
-        addr: RegionAddr,
-        atomic: Atomic,
-        /// Destination of the payload.
-        to: RegionAddr,
-        payload: &'a [u8],
-    },
-    /// Applies the operation once all segments with the tag have arrived.
-    CountedSignal {
-        /// The signal word.
-        addr: RegionAddr,
-        atomic: Atomic,
-        tag: Tag,
-        /// Number of its segments, one at least.
-        segments: u32,
-    },
-    /// Reports a message that could not be executed, nor is any later one of the sender.
-    Refusal {
-        /// Low half of its number.
-        low: u32,
-        why: &'a str,
-    },
-    /// Stores the payload in staged memory.
-    InlinePut {
-        to: RegionAddr,
-        /// One byte at least.
-        payload: &'a [u8],
-    },
-    /// Requests bytes of staged memory.
-    GetRequest {
-        from: RegionAddr,
-        /// Number of bytes, one at least.
-        len: u32,
-        get: u32,
-        /// Further gets, see [`further_get`](crate::wire::staging::further_get).
-        more: &'a [u8],
-    },
+    /// Applies an operation and replies with the word before. The reply's slot, below [`FETCHES`],
+    /// caches it until the sender's next fetch with that slot.
+    Fetch { addr: RegionAddr, atomic: Atomic, reply_slot: u8 },
+    /// Answers the fetch whose number has this low half, with the word before.
+    Reply { reply_slot: u32, low: u32, value: u64 },
+    /// Stores the payload at `to`, then applies the operation to the signal word at `addr`.
+    PutSignal { addr: RegionAddr, atomic: Atomic, to: RegionAddr, payload: &'a [u8] },
+    /// Applies the operation once all segments with the tag, at least one, have arrived.
+    CountedSignal { addr: RegionAddr, atomic: Atomic, tag: Tag, segments: u32 },
+    /// Reports a message, by the low half of its number, that could not be executed, nor is any
+    /// later one of the sender.
+    Refusal { low: u32, why: &'a str },
+    /// Stores the payload, at least one byte, in staged memory.
+    InlinePut { to: RegionAddr, payload: &'a [u8] },
+    /// Requests bytes of staged memory, at least one; `more` are further gets, see
+    /// [`further_get`](crate::wire::staging::further_get).
+    GetRequest { from: RegionAddr, len: u32, get: u32, more: &'a [u8] },
     /// Makes the receiver read bytes and store them.
     Pull(Pull<'a>),
     /// Brings the requested bytes of a short get.

@@ -7,7 +7,6 @@ use crate::objects::info::sockaddr_ip;
 /// One address of one interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// The kernel's name of the interface.
     pub name: String,
     pub address: IpAddr,
     /// Whether the interface reaches only this host.

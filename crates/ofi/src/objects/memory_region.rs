@@ -20,20 +20,11 @@ use engine::port::{Access, Desc, PortError};
 pub(crate) enum Method {
     /// By its address, as host memory.
     Host,
-    /// By its address, as memory of a CUDA device.
-    Cuda {
-        /// CUDA's number of the device.
-        device: i32,
-    },
-    /// As a part of a dma-buf. Only with an API and library that have these: others take the
-    /// structure for vectors.
-    DmaBuf {
-        device: i32,
-        /// The descriptor, open during the call.
-        fd: RawFd,
-        /// Offset of the memory in the dma-buf, in bytes.
-        offset: usize,
-    },
+    /// By its address, as memory of the CUDA device with this number.
+    Cuda { device: i32 },
+    /// As a part of a dma-buf, from a byte offset on; the descriptor is open during the call. Only
+    /// with an API and library that have these: others take the structure for vectors.
+    DmaBuf { device: i32, fd: RawFd, offset: usize },
 }
 
 impl fmt::Display for Method {

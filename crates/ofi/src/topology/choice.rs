@@ -1,7 +1,6 @@
 use super::address::PciAddress;
 use super::distance::{Distance, Topology};
 
-/// One NIC in the ranking for a PE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RankedNic {
     /// Index into the list given.

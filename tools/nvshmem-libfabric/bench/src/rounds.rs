@@ -51,12 +51,10 @@ impl Schedule {
     }
 }
 
-/// Quotients of two sides, round by round.
 pub fn ratios(of: &[f64], over: &[f64]) -> Vec<f64> {
     Iterator::zip(of.iter(), over).map(|(of, over)| of / over).collect()
 }
 
-/// Median of some samples, and how they spread.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
     pub median: f64,

@@ -18,7 +18,6 @@ pub(crate) struct Device {
     pub(crate) primary: Mutex<(Option<&'static Context>, u32)>,
 }
 
-/// Copies that were accepted.
 pub(crate) const COPIES: usize = 2;
 /// Bytes of page-locked memory in use, and of the device's.
 pub(crate) const PINNED: usize = 3;
@@ -32,7 +31,6 @@ pub(crate) const TURNS: usize = 7;
 pub(crate) const CALLS: usize = 11;
 /// Dma-bufs that were asked for with the mapping through PCIe.
 pub(crate) const EXPORTED: usize = 13;
-/// Copies that have begun.
 pub(crate) const BEGUN: usize = 14;
 
 const DEVICES_OF_MACHINE: usize = 8;
