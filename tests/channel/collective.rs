@@ -18,8 +18,7 @@ pub(crate) fn collective(place: &Place) {
     const ROUNDS: u64 = 100;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     let (me, n) = (place.me as usize, place.n_pes as usize);
-    let memory = symmetric(&channel, place, BLOCKS + (n + 2) * BLOCK);
-    let heap = memory.heap;
+    let (heap, _own) = symmetric(&channel, place, BLOCKS + (n + 2) * BLOCK);
     let p = producer(&channel);
     let word = |pe: usize| heap.at(TOLD + 8 * pe);
     let byte = |pe: usize, round: u64, at: usize| (pe * 77 + round as usize * 13 + at * 3) as u8;

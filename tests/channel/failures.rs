@@ -130,8 +130,7 @@ pub(crate) const DEAD: i32 = 3;
 pub(crate) fn dead_peer(place: &Place) {
     let options = Options { drain: Duration::from_secs(1), ..options() };
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let memory = symmetric(&channel, place, 1 << 20);
-    let heap = memory.heap;
+    let (heap, _own) = symmetric(&channel, place, 1 << 20);
     channel.barrier().unwrap();
     let p = producer(&channel);
     if place.me == 1 {

@@ -54,8 +54,7 @@ pub(crate) fn cycles(place: &Place) {
     let mut cycles = Cycles::new(12, format!("{provider}{library}"), place.me == 0);
     for cycle in 1..=cycles.count {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let memory = symmetric(&channel, place, 1 << 16);
-        let heap = memory.heap;
+        let (heap, _own) = symmetric(&channel, place, 1 << 16);
         let p = producer(&channel);
         let to = 1 - place.me as i32;
         for _ in 0..8 {

@@ -1,7 +1,5 @@
 //! Memory of a PE's kernels, as the channel knows it.
 
-use std::ops::Deref;
-
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 use test_jobs::memory::{Heap, Kind, MEMORY, Memory, device};
 
@@ -14,29 +12,16 @@ pub(crate) fn load_early() {
     }
 }
 
-pub(crate) struct Registered {
-    pub(crate) heap: Heap,
-    _own: Option<Memory>,
-}
-
-impl Deref for Registered {
-    type Target = Heap;
-
-    fn deref(&self) -> &Heap {
-        &self.heap
-    }
-}
-
-pub(crate) fn symmetric(channel: &Channel, place: &Place, len: usize) -> Registered {
-    let none = |heap| Registered { heap, _own: None };
+/// Memory that all PEs reach, and its owner if that is not the channel.
+pub(crate) fn symmetric(channel: &Channel, place: &Place, len: usize) -> (Heap, Option<Memory>) {
     match Kind::of_pe(place.me as usize) {
-        Kind::Host => none(on_host(channel, len)),
-        Kind::Device => none(on_device(channel, len)),
+        Kind::Host => (on_host(channel, len), None),
+        Kind::Device => (on_device(channel, len), None),
         Kind::Own => {
             let memory = Memory::new(Kind::Own, len);
             // SAFETY: freed behind its release.
             unsafe { channel.register_symmetric(memory.at(0), len).unwrap() };
-            Registered { heap: *memory, _own: Some(memory) }
+            (*memory, Some(memory))
         }
     }
 }
@@ -52,12 +37,12 @@ pub(crate) fn on_device(channel: &Channel, len: usize) -> Heap {
 }
 
 /// Zeroed memory of this PE for its kernels: of the device unless this PE has all on the host.
-pub(crate) fn local(channel: &Channel, place: &Place, len: usize) -> Registered {
+pub(crate) fn local(channel: &Channel, place: &Place, len: usize) -> Memory {
     let memory = match Kind::of_pe(place.me as usize) {
         Kind::Host => Memory::new(Kind::Host, len),
         Kind::Device | Kind::Own => Memory::new(Kind::Own, len),
     };
     // SAFETY: freed behind its release.
     unsafe { channel.register_local(memory.at(0), len).unwrap() };
-    Registered { heap: *memory, _own: Some(memory) }
+    memory
 }

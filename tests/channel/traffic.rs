@@ -222,18 +222,17 @@ impl Worker<'_> {
 pub(crate) fn traffic(place: &Place) {
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     let (me, n) = (place.me as usize, place.n_pes as usize);
-    let memory = symmetric(&channel, place, AREAS + n * THREADS * AREA);
-    let heap = memory.heap;
+    let (heap, _own) = symmetric(&channel, place, AREAS + n * THREADS * AREA);
     let pe = place.me;
     let handle = channel.on_proxy(move |view| view.remote(0, pe).unwrap().1).unwrap();
-    assert_eq!(Handle::decode(&handle).unwrap().staged.is_some(), memory.is_on_device());
+    assert_eq!(Handle::decode(&handle).unwrap().staged.is_some(), heap.is_on_device());
     heap.fill(STATIC, STATIC_LEN, |at| fixed(me, at));
     let locals: Vec<_> = (0..THREADS).map(|_| local(&channel, place, LOCAL)).collect();
     channel.barrier().unwrap();
     let tickets = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for (thread, local) in locals.iter().enumerate() {
-            let (p, local, tickets) = (producer(&channel), local.heap, &tickets);
+            let (p, local, tickets) = (producer(&channel), **local, &tickets);
             let worker = Worker { p, heap, local, me, n, thread, tickets };
             scope.spawn(move || worker.run());
         }
@@ -254,7 +253,7 @@ pub(crate) fn traffic(place: &Place) {
     }
     assert_eq!(channel.error(), None);
     for local in &locals {
-        channel.release(local.heap.at(0)).unwrap();
+        channel.release(local.at(0)).unwrap();
     }
     channel.release(heap.at(0)).unwrap();
     assert!(channel.release(heap.at(0)).is_err());

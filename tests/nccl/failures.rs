@@ -98,7 +98,7 @@ pub(crate) fn bad_arguments(pair: &mut Pair, meeting: &Meeting) {
     let plugin = Arc::clone(&pair.connection.plugin);
     assert_eq!(plugin.name(), "nvshmem-libfabric");
     outside_of_groups(&plugin, &pair.communicator, meeting);
-    let (block, _) = pair.connection.blocks()[0];
+    let (block, _) = pair.connection.blocks[0];
     let rank = Rank(((meeting.me + 1) % meeting.n_pes) as u32);
     let on = On { block, context: Context(0), rank, flags: 0 };
     let len = pair.memory.len() as u64;

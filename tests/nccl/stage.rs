@@ -172,7 +172,7 @@ impl Stage {
 
     fn place_of(&self, context: usize, sender: usize, word: Word) -> (&Named, usize) {
         let (block, at) = self.places[context];
-        let contexts = self.connection.blocks()[block].1;
+        let contexts = self.connection.blocks[block].1;
         let its = (at * self.n_pes + sender) * WORDS;
         let place = match word {
             Word::Count => its,

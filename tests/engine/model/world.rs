@@ -100,7 +100,7 @@ pub(crate) enum Done {
 }
 
 /// What a lane's port has seen.
-#[derive(Clone, Hash, Debug)]
+#[derive(Clone, Default, Hash, Debug)]
 pub(crate) struct Side {
     /// A hash over everything that the lane was told. A lane is a function of that, so two lanes
     /// with the same history are in the same state.
@@ -154,14 +154,11 @@ impl World {
     pub(crate) fn new(case: Rc<Case>) -> Self {
         let rails = usize::from(case.rails);
         let side = Side {
-            history: 0,
-            next: 0,
-            quieting: false,
-            failed: false,
             done: vec![VecDeque::new(); rails],
             inbox: vec![VecDeque::new(); rails],
             heap: vec![0; HEAP / 8],
             results: vec![0; 4 * OPS],
+            ..Side::default()
         };
         Self {
             sides: [side.clone(), side],

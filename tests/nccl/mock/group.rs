@@ -50,7 +50,9 @@ impl Communicator {
     }
 
     pub(crate) fn connect(&self, style: Style, meeting: &Meeting) -> Connection {
-        Connection::new(self, style, meeting)
+        let (listening, handle) = self.plugin.listen(self.instance(style), DEVICE).unwrap();
+        let handles = meeting.allgather(&handle);
+        Connection::of_ranks(self, style, &handles, Rank(meeting.me as u32), listening)
     }
 
     pub(crate) fn end(self) {
@@ -65,7 +67,7 @@ pub(crate) struct Connection {
     pub(crate) ranks: usize,
     pub(crate) properties: Properties,
     style: Style,
-    blocks: Vec<(Block, usize)>,
+    pub(crate) blocks: Vec<(Block, usize)>,
     regions: Mutex<Vec<Region>>,
     proxy: Option<Proxy>,
 }
@@ -78,13 +80,6 @@ unsafe impl Sync for Connection {}
 pub(crate) const DEVICE: c_int = 0;
 
 impl Connection {
-    fn new(communicator: &Communicator, style: Style, meeting: &Meeting) -> Self {
-        let (listening, handle) =
-            communicator.plugin.listen(communicator.instance(style), DEVICE).unwrap();
-        let handles = meeting.allgather(&handle);
-        Self::of_ranks(communicator, style, &handles, Rank(meeting.me as u32), listening)
-    }
-
     pub(crate) fn of_ranks(
         communicator: &Communicator,
         style: Style,
@@ -111,10 +106,6 @@ impl Connection {
         let block = self.plugin.create_context(self.group, contexts as c_int).unwrap();
         self.blocks.push((block, contexts));
         block
-    }
-
-    pub(crate) fn blocks(&self) -> &[(Block, usize)] {
-        &self.blocks
     }
 
     /// Registers an area, by a dma-buf where the plugin takes these, as NCCL does. Collective.
@@ -168,7 +159,7 @@ impl Connection {
     }
 
     pub(crate) fn queues(&self) -> &Arc<Queues> {
-        self.proxy.as_ref().expect("it was started").queues()
+        &self.proxy.as_ref().expect("it was started").queues
     }
 
     pub(crate) fn has_error(&self) -> bool {

@@ -115,7 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(crate) struct Proxy {
-    queues: Arc<Queues>,
+    pub(crate) queues: Arc<Queues>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -139,10 +139,6 @@ impl Proxy {
         let thread = thread::Builder::new().name("NCCL progress".into());
         let thread = thread.spawn(move || run(&its)).unwrap();
         Self { queues, thread: Some(thread) }
-    }
-
-    pub(crate) fn queues(&self) -> &Arc<Queues> {
-        &self.queues
     }
 }
 
