@@ -39,7 +39,7 @@ fn old_libfabric() -> Result<(), Failed> {
 /// No user thread is let onto the proxy thread's lane, however sound its call is; sound ones go on
 /// working. Of what else is refused `src/abi/calls/request` and `tests/engine` have all.
 pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
-    let (me, peer) = (job.pe(), 1 - job.pe());
+    let (me, peer) = (job.pe, 1 - job.pe);
     let host = job.init()?;
     let (target, source) = (host.alloc(4096, 4096)?, host.alloc(4096, 4096)?);
     let word = target.plus(64);
@@ -48,10 +48,10 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     // Such calls would go out at once where the lane has sent something before: these change
     // nothing.
     for op in [c::NVT_AMO_ADD, c::NVT_AMO_SIGNAL_ADD] {
-        host.proxy().amo(peer, word, Amo::new(op, 8, 0))?;
+        host.proxy.amo(peer, word, Amo::new(op, 8, 0))?;
     }
-    host.proxy().quiet()?;
-    let user = host.user();
+    host.proxy.quiet()?;
+    let user = &host.user;
     for op in [c::NVT_AMO_SIGNAL_SET, c::NVT_AMO_INC, c::NVT_AMO_FETCH_ADD] {
         if user.amo(peer, word, Amo::new(op, 8, 1)).is_ok() {
             return Err(format!("atomic {op} of a user thread was taken").into());
@@ -59,7 +59,9 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     }
     let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
     // Layout 3 has no such call.
-    if job.layout() >= Layout::V4 && user.put_signal(peer, target, source, 64, word, set).is_ok() {
+    if job.settings.layout >= Layout::V4
+        && user.put_signal(peer, target, source, 64, word, set).is_ok()
+    {
         return Err("a put with signal of a user thread was taken".into());
     }
     host.barrier()?;
@@ -67,7 +69,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
         return Err("a refused request wrote something".into());
     }
     host.barrier()?;
-    host.user().put(peer, target, source, 4096)?;
+    host.user.put(peer, target, source, 4096)?;
     host.barrier()?;
     host.local(target, 4096)?.verify(Pattern::new(peer.into()), 0)?;
     host.finalize()?;

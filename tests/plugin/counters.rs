@@ -43,7 +43,7 @@ pub(crate) fn counted(job: JobSettings) -> Result<(JobReport, Vec<Value>), Faile
 pub(crate) fn leave(job: &mut Job) -> Result<(), BoxError> {
     let host = job.init()?;
     let (target, source) = (host.alloc(64, 64)?, host.alloc(64, 64)?);
-    host.proxy().put((job.pe() + 1) % job.n_pes(), target, source, 64)?;
+    host.proxy.put((job.pe + 1) % job.n_pes(), target, source, 64)?;
     host.barrier()?;
     // Its proxy thread goes on, as NVSHMEM's does until the process is gone.
     std::mem::forget(host);

@@ -40,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let file = plugin_dir().join(job.layout().soname());
+    let file = plugin_dir().join(job.settings.layout.soname());
     // SAFETY: the plugin runs no code of consequence when it is loaded.
     let library = unsafe { Library::new(file)? };
     // SAFETY: the plugin's one function has this type.

@@ -82,7 +82,7 @@ fn run(set: u8, fabric: Fabric) -> Result<(), Failed> {
     job = job.debug("share_bounce", 1);
     job.env.remove(DEVICES);
     for pe in 0..2 {
-        let enter = network.as_ref().map(|of| of.hosts()[pe].prefix()).unwrap_or_default();
+        let enter = network.as_ref().map(|of| of.hosts[pe].prefix()).unwrap_or_default();
         let own = prefix(set).into_iter().map(OsString::from);
         job.prefix_of_pe.insert(pe as u32, enter.into_iter().chain(own).collect());
     }

@@ -102,18 +102,18 @@ pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
     let target = host.alloc(1 << 20, 4096)?;
     let source = host.alloc(1 << 20, 4096)?;
     let on_shm = std::env::var(PROVIDER)? == "shm";
-    host.proxy().put(1 - job.pe(), target, source, 1 << 20)?;
+    host.proxy.put(1 - job.pe, target, source, 1 << 20)?;
     host.barrier()?;
-    if job.pe() == 1 {
+    if job.pe == 1 {
         // By `_exit`, since libraries may hang in their handlers of SIGABRT. The proxy thread runs
         // it between two calls of libfabric, which over shm holds locks that peers wait for.
         // SAFETY: ends the process.
-        host.proxy().run(|_| unsafe { libc::_exit(1) })?;
+        host.proxy.run(|_| unsafe { libc::_exit(1) })?;
     }
     loop {
-        host.proxy().put(1, target, source, 1 << 20)?;
-        host.proxy().get(1, source, target, 1000)?;
+        host.proxy.put(1, target, source, 1 << 20)?;
+        host.proxy.get(1, source, target, 1000)?;
         // Where the proxy thread is told: in a quiet, or in a call of progress.
-        if on_shm { host.proxy().quiet()? } else { while host.proxy().run(|_| ()).is_ok() {} }
+        if on_shm { host.proxy.quiet()? } else { while host.proxy.run(|_| ()).is_ok() {} }
     }
 }

@@ -57,14 +57,14 @@ fn firewall(interface: &str) -> [String; 3] {
 
 fn on(network: &Network, mut job: JobSettings) -> Result<JobReport, Failed> {
     for pe in 0..PES {
-        job.prefix_of_pe.insert(pe, network.hosts()[(pe / HERE) as usize].prefix());
+        job.prefix_of_pe.insert(pe, network.hosts[(pe / HERE) as usize].prefix());
     }
     Ok(job.run()?)
 }
 
 /// Gives each host these interfaces, which are up and lead nowhere.
 fn add_dead(network: &Network, interfaces: &[(&str, &str)]) -> Result<(), Failed> {
-    for (host, namespace) in network.hosts().iter().enumerate() {
+    for (host, namespace) in network.hosts.iter().enumerate() {
         namespace.ip(&[String::from("link set lo up")])?;
         for (at, (name, prefix)) in interfaces.iter().enumerate() {
             // Different numbers, as for rails.
@@ -88,7 +88,7 @@ fn dead_rails(job: JobSettings) -> Result<(), Failed> {
         &network,
         &[("deadauto", "169.254.7./16"), ("deadvpn", "10.8.0./24"), ("deadone", "10.9.0./32")],
     )?;
-    network.hosts()[1].ip(&[String::from("route add blackhole 10.77.1.1/32")])?;
+    network.hosts[1].ip(&[String::from("route add blackhole 10.77.1.1/32")])?;
     let report = on(&network, job)?.check()?;
     for (pe, text) in (0..).zip(report.pes.iter().map(PeReport::text)) {
         let said: Vec<&str> = text.lines().filter(|of| of.contains("rails left out")).collect();
@@ -116,7 +116,7 @@ fn one_way_firewall(job: JobSettings) -> Result<(), Failed> {
     let job = job.env("FI_TCP_PORT_LOW_RANGE", first).env("FI_TCP_PORT_HIGH_RANGE", last);
     for closed in 0..2 {
         let network = Network::new(2, 1)?;
-        network.hosts()[closed].ip(&firewall("rail0"))?;
+        network.hosts[closed].ip(&firewall("rail0"))?;
         let report = on(&network, job.clone())?;
         ends(&report, &["rail0 of "])?;
         // Of two that connect at the same time, providers keep the higher address's connection.
@@ -136,7 +136,7 @@ fn no_rail(job: JobSettings) -> Result<(), Failed> {
 /// PEs of a host have a NIC each, and one of them reaches only that of the other host's first PE.
 fn different_nics(mut job: JobSettings) -> Result<(), Failed> {
     let network = Network::new(2, 2)?;
-    network.hosts()[0].ip(&[String::from("rule add from 10.77.0.1 to 10.77.1.2 blackhole")])?;
+    network.hosts[0].ip(&[String::from("rule add from 10.77.0.1 to 10.77.1.2 blackhole")])?;
     for pe in 0..PES {
         job = job.env_of_pe(pe, DEVICES, format!("rail{}", pe % HERE));
     }
@@ -158,7 +158,7 @@ fn ends(report: &JobReport, parts: &[&str]) -> Result<(), Failed> {
 
 fn ipv6_alone(job: JobSettings) -> Result<(), Failed> {
     let network = Network::new(2, 1)?;
-    for (host, namespace) in (1..).zip(network.hosts()) {
+    for (host, namespace) in (1..).zip(&network.hosts) {
         let own = format!("addr add fd77::{host}/64 dev rail0 nodad");
         namespace.ip(&[String::from("addr flush dev rail0"), own])?;
     }

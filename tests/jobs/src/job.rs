@@ -40,9 +40,9 @@ pub type Scenario = fn(&Place);
 /// In a process of a job: runs its scenario, and ends.
 pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
     run_pe(|job| {
-        let scenario = scenarios.iter().find(|(known, _)| *known == job.scenario());
+        let scenario = scenarios.iter().find(|(known, _)| *known == job.settings.scenario);
         let (_, scenario) = scenario.expect("a scenario of this program");
-        let (me, n_pes, bootstrap) = (job.pe(), job.n_pes(), job.bootstrap().clone());
+        let (me, n_pes, bootstrap) = (job.pe, job.n_pes(), job.bootstrap.clone());
         scenario(&Place { me, n_pes, bootstrap });
         Ok(())
     });

@@ -188,7 +188,7 @@ impl Case {
                 if is_short { LONG_DEADLINE } else { DEADLINE },
             )
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
-        for (pe, host) in (0..).zip(network.hosts()) {
+        for (pe, host) in (0..).zip(&network.hosts) {
             job.prefix_of_pe.insert(pe, host.prefix());
         }
         job

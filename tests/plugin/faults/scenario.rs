@@ -71,7 +71,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 }
 
 fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), BoxError> {
-    let me = job.pe();
+    let me = job.pe;
     let begins = 5 + job.param::<u64>("seed")? % (ROUNDS / 2);
     job.report("phase", Phase::Registration.name())?;
     let places = &*kept.insert(Places::new(host)?);
@@ -85,22 +85,22 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
         for pe in others() {
             let (to, signal) = (places.small[me as usize], places.signals[me as usize]);
             let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, round + 1);
-            host.proxy().put_signal(pe, to, places.outbox, SMALL, signal, amo)?;
-            host.proxy().amo(pe, signal.plus(8), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
-            host.user().put_nbi(pe, signal.plus(16), places.outbox, 8)?;
+            host.proxy.put_signal(pe, to, places.outbox, SMALL, signal, amo)?;
+            host.proxy.amo(pe, signal.plus(8), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
+            host.user.put_nbi(pe, signal.plus(16), places.outbox, 8)?;
         }
-        host.proxy().quiet()?;
-        host.user().quiet()?;
+        host.proxy.quiet()?;
+        host.user.quiet()?;
         // Lasts until the fault has hit and ended.
         thread::sleep(Duration::from_millis(2));
     }
     host.local(places.outgoing, LARGE)?.write(&words(me, ROUNDS, LARGE))?;
     reach(job, Phase::Quiet)?;
     for pe in others() {
-        host.proxy().put(pe, places.large[me as usize], places.outgoing, LARGE)?;
+        host.proxy.put(pe, places.large[me as usize], places.outgoing, LARGE)?;
     }
-    host.proxy().quiet()?;
-    host.user().quiet()?;
+    host.proxy.quiet()?;
+    host.user.quiet()?;
     job.report(QUIETED, true)?;
     host.barrier()?;
     Ok(())
@@ -126,7 +126,7 @@ fn check(job: &Job, host: &Host<'_>, places: Option<&Places>, done: bool) -> Res
         gone += u64::from(bytes.iter().any(|byte| *byte != SONG));
     }
     for (sender, places) in (0..PES).flat_map(|pe| places.map(|places| (pe, places))) {
-        if sender == job.pe() {
+        if sender == job.pe {
             continue;
         }
         let word =

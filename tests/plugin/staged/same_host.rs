@@ -37,15 +37,15 @@ fn no_processor(fabric: Fabric, n_pes: u32) -> Result<(), Failed> {
 }
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
+    let (me, n) = (job.pe, job.n_pes());
     let next = (me + 1) % n;
     let host = job.init()?;
     let (source, target) = (host.alloc(LARGEST, 4096)?, host.alloc(LARGEST, 4096)?);
     let back = host.alloc(LARGEST, 4096)?;
     // Whose lane has had a message copies from others' memory, and has told them.
     host.local(source, WARM)?.set(0)?;
-    host.proxy().put(next, target, source, WARM)?;
-    host.proxy().quiet()?;
+    host.proxy.put(next, target, source, WARM)?;
+    host.proxy.quiet()?;
     host.barrier()?;
     for round in 0..ROUNDS {
         for len in SIZES {
@@ -53,13 +53,13 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             host.local(source, len)?.fill(pattern(me), 0)?;
             host.local(target, len)?.set(0)?;
             host.barrier()?;
-            host.proxy().put(next, target, source, len)?;
-            host.proxy().quiet()?;
+            host.proxy.put(next, target, source, len)?;
+            host.proxy.quiet()?;
             host.barrier()?;
             host.local(target, len)?.verify(pattern((me + n - 1) % n), 0)?;
             host.local(back, len)?.set(0)?;
-            host.proxy().get(next, target, back, len)?;
-            host.proxy().quiet()?;
+            host.proxy.get(next, target, back, len)?;
+            host.proxy.quiet()?;
             host.local(back, len)?.verify(pattern(me), 0)?;
             host.barrier()?;
         }

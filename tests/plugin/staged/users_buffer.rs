@@ -41,7 +41,7 @@ fn no_numa_memory(error: Failed) -> Result<(), Failed> {
 }
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let (me, peer) = (job.pe(), 1 - job.pe());
+    let (me, peer) = (job.pe, 1 - job.pe);
     with_host(job, |host| {
         let (source, target) = (host.alloc(HALF, 8)?, host.alloc(HALF, 8)?);
         for get in [false, true] {
@@ -49,9 +49,9 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             host.local(source, HALF)?.fill(pattern(me), 0)?;
             host.barrier()?;
             match get {
-                false => host.proxy().put(peer, target, source, HALF)?,
+                false => host.proxy.put(peer, target, source, HALF)?,
                 // Gets write what the other's put would.
-                true => host.proxy().get(peer, source, target, HALF)?,
+                true => host.proxy.get(peer, source, target, HALF)?,
             }
             host.barrier()?;
             host.local(target, HALF)?.verify(pattern(peer), 0)?;

@@ -172,7 +172,7 @@ const SIZES: [u64; 4] = [40, 3000, 70_000, 400_000];
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let until: std::path::PathBuf = job.param::<String>("until")?.into();
     let user_threads = job.param::<u8>("user_threads")? != 0;
-    let (me, other) = (job.pe(), 1 - job.pe());
+    let (me, other) = (job.pe, 1 - job.pe);
     let host = job.init()?;
     let inbox = host.alloc(SIZES.iter().sum(), 4096)?;
     let outbox = host.alloc(SIZES.iter().sum(), 4096)?;
@@ -189,15 +189,15 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             let from = outbox.plus(at);
             host.local(from, len)?.fill(Pattern::of(&[me.into(), number, round]), 0)?;
             let signal = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, round);
-            host.proxy().put_signal(other, inbox.plus(at), from, len, word(number), signal)?;
+            host.proxy.put_signal(other, inbox.plus(at), from, len, word(number), signal)?;
             at += len;
         }
-        host.proxy().amo(other, word(4), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
-        host.proxy().p(other, word(5), u64::from(is_last) + 1, 8)?;
-        host.proxy().quiet()?;
+        host.proxy.amo(other, word(4), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
+        host.proxy.p(other, word(5), u64::from(is_last) + 1, 8)?;
+        host.proxy.quiet()?;
         if user_threads {
-            host.user().put(other, word(6), words.plus(56), 8)?;
-            host.user().quiet()?;
+            host.user.put(other, word(6), words.plus(56), 8)?;
+            host.user.quiet()?;
         }
         let mut at = 0;
         for (number, len) in (0..).zip(SIZES) {

@@ -79,7 +79,7 @@ fn failed(tried: &str, said: &str) -> io::Error {
 /// Hosts and their rails. Removed when dropped and when this process ends.
 #[derive(Debug)]
 pub struct Network {
-    hosts: Vec<Namespace>,
+    pub hosts: Vec<Namespace>,
     switch: Namespace,
 }
 
@@ -114,10 +114,6 @@ impl Network {
         }
         network.wait_for_carriers("rail", rails)?;
         Ok(network)
-    }
-
-    pub fn hosts(&self) -> &[Namespace] {
-        &self.hosts
     }
 
     /// Takes a host's link on a rail down or up, at its other end: the host's own interface stays

@@ -44,9 +44,9 @@ impl Bootstrap for Meeting {
 
 /// Joins PE 0, whose port goes to the others by the simulator.
 fn join(pe: &nvshmem_sim::Job) -> Result<TcpBootstrap, BoxError> {
-    let (me, n_pes) = (pe.pe(), pe.n_pes());
+    let (me, n_pes) = (pe.pe, pe.n_pes());
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let ports = pe.bootstrap().allgather(&listener.local_addr()?.port().to_le_bytes())?;
+    let ports = pe.bootstrap.allgather(&listener.local_addr()?.port().to_le_bytes())?;
     let address = format!("127.0.0.1:{}", u16::from_le_bytes([ports[0], ports[1]]));
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
     match me {
@@ -68,7 +68,7 @@ impl<'m> Job<'m> {
         pe: &nvshmem_sim::Job,
     ) -> Result<Self, MachineError> {
         let met = join(pe).map_err(|error| MachineError(error.to_string()))?;
-        Ok(Self { machine, me: pe.pe(), meeting: Meeting(Arc::new(Mutex::new(met))) })
+        Ok(Self { machine, me: pe.pe, meeting: Meeting(Arc::new(Mutex::new(met))) })
     }
 
     /// Returns every PE's bytes, one after the other; all have equally many.

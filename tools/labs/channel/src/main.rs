@@ -128,7 +128,7 @@ fn machine(on_host: bool, pe: u32) -> Result<Box<dyn Machine>, NoGpu> {
 }
 
 fn pe(pe: &mut nvshmem_sim::Job) -> Result<(), BoxError> {
-    let machine = machine(pe.param("host")?, pe.pe()).map_err(MachineError::from)?;
+    let machine = machine(pe.param("host")?, pe.pe).map_err(MachineError::from)?;
     let locations: &[_] = match pe.param::<String>("memory")?.as_str() {
         "host" => &[MemoryLocation::Host],
         "device" => &[MemoryLocation::Device],

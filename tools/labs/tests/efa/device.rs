@@ -90,7 +90,7 @@ fn is_direct(text: &str) -> Result<(), Failed> {
 }
 
 pub(crate) fn looks(job: &mut Job) -> Result<(), BoxError> {
-    let me = job.pe();
+    let me = job.pe;
     let host = job.init()?;
     let most = LENGTHS.into_iter().max().unwrap_or(0);
     let (from, to) = (host.alloc(most, 4096)?, host.alloc(most, 4096)?);
@@ -99,10 +99,10 @@ pub(crate) fn looks(job: &mut Job) -> Result<(), BoxError> {
         host.local(from, bytes)?.fill(pattern(me, bytes), 0)?;
         host.local(to, bytes)?.set(0)?;
         host.barrier()?;
-        host.proxy().get(1 - me, from, to, bytes)?;
-        host.proxy().quiet()?;
+        host.proxy.get(1 - me, from, to, bytes)?;
+        host.proxy.quiet()?;
         host.local(to, bytes)?.verify(pattern(1 - me, bytes), 0)?;
-        host.proxy().quiet()?;
+        host.proxy.quiet()?;
         host.barrier()?;
     }
     host.finalize()?;

@@ -61,7 +61,7 @@ pub(super) fn trial() -> Trial {
 }
 
 pub(crate) fn spread(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
+    let (me, n) = (job.pe, job.n_pes());
     let host = job.init()?;
     let from = host.alloc(PUTS * BYTES, 4096)?;
     let to = host.alloc(u64::from(n) * PUTS * BYTES, 4096)?;
@@ -70,10 +70,10 @@ pub(crate) fn spread(job: &mut Job) -> Result<(), BoxError> {
     host.barrier()?;
     for put in 0..PUTS {
         for pe in (0..n).filter(|pe| *pe != me) {
-            host.proxy().put(pe, area(me).plus(put * BYTES), from.plus(put * BYTES), BYTES)?;
+            host.proxy.put(pe, area(me).plus(put * BYTES), from.plus(put * BYTES), BYTES)?;
         }
         // Puts from memory of devices that wait together leave together, by one rail.
-        host.proxy().quiet()?;
+        host.proxy.quiet()?;
     }
     host.barrier()?;
     for pe in (0..n).filter(|pe| *pe != me) {

@@ -57,7 +57,7 @@ pub(super) fn trials() -> Vec<Trial> {
 
 /// PE 0 puts with a signal, and calls nothing more until the peer has answered.
 pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
-    let (me, patience) = (job.pe(), Duration::from_secs(job.param(PATIENCE)?));
+    let (me, patience) = (job.pe, Duration::from_secs(job.param(PATIENCE)?));
     let host = job.init()?;
     let most = LENGTHS.into_iter().max().unwrap_or(0);
     let (from, to) = (host.alloc(most, 4096)?, host.alloc(most, 4096)?);
@@ -76,15 +76,15 @@ pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
                         || format!("nobody has answered a signal with {bytes} bytes of data");
                     look_at(ops, answer, round, patience).map_err(|_| told())
                 };
-                host.proxy().run(wait)??;
-                host.proxy().quiet()?;
+                host.proxy.run(wait)??;
+                host.proxy.quiet()?;
             } else {
                 // Its own proxy thread goes on, and its write is the NIC's.
                 host.wait_until(|| Ok(host.local(signal, 8)?.load_acquire()? >= round))?;
                 host.local(to, bytes)?.verify(pattern, 0)?;
                 host.local(from, 8)?.store_release(round)?;
-                host.proxy().put(0, answer, from, 8)?;
-                host.proxy().quiet()?;
+                host.proxy.put(0, answer, from, 8)?;
+                host.proxy.quiet()?;
             }
         }
     }
@@ -96,7 +96,7 @@ pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
 /// All other PEs put to PE 0, which calls nothing until more segments are there than it has
 /// receives, and no more come.
 pub(crate) fn deaf(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n, patience) = (job.pe(), job.n_pes(), Duration::from_secs(job.param(PATIENCE)?));
+    let (me, n, patience) = (job.pe, job.n_pes(), Duration::from_secs(job.param(PATIENCE)?));
     let host = job.init()?;
     let inbox = host.alloc(u64::from(n) * FLOOD, 4096)?;
     let (outbox, signals) = (host.alloc(FLOOD, 4096)?, host.alloc(u64::from(n) * 8, 8)?);
@@ -131,13 +131,13 @@ pub(crate) fn deaf(job: &mut Job) -> Result<(), BoxError> {
                 }
             }
         };
-        host.proxy().run(listen)??;
+        host.proxy.run(listen)??;
         for pe in 1..n {
             host.wait_until(|| Ok(host.local(signal(pe), 8)?.load_acquire()? == 1))?;
             host.local(area(pe), FLOOD)?.verify(pattern(pe), 0)?;
         }
     } else {
-        host.proxy().put_signal(0, area(me), outbox, FLOOD, signal(me), add())?;
+        host.proxy.put_signal(0, area(me), outbox, FLOOD, signal(me), add())?;
     }
     host.barrier()?;
     host.finalize()?;

@@ -35,8 +35,8 @@ pub extern "C" fn nvshmem_bench_mark() {
 
 pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let ports = job.bootstrap().allgather(&listener.local_addr()?.port().to_le_bytes())?;
-    if job.pe() > 0 {
+    let ports = job.bootstrap.allgather(&listener.local_addr()?.port().to_le_bytes())?;
+    if job.pe > 0 {
         return Ok(listener.accept()?.0);
     }
     let stream =

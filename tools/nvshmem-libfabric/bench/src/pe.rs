@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, BoxError>;
 
 fn scenario(job: &mut Job) -> Result<()> {
     let plan: Plan = serde_json::from_str(&job.param::<String>(PLAN)?)?;
-    let me = job.pe();
+    let me = job.pe;
     let host = job.init()?;
     let mut memories = Vec::new();
     for _ in 0..plan.chunks {
@@ -48,7 +48,7 @@ fn scenario(job: &mut Job) -> Result<()> {
         // SAFETY: the heap is given back in `finalize` or at the end of the process. The proxy
         // thread's closure owns the raw side and ends before.
         let opened = unsafe { Raw::open(options, window, heap.as_ptr(), heap.len() as usize)? };
-        let records = job.bootstrap().allgather(&opened.record()?)?;
+        let records = job.bootstrap.allgather(&opened.record()?)?;
         let of_peer = records[(1 - me as usize) * RECORD..].first_chunk();
         let raw = raw.insert(opened);
         raw.connect(of_peer.ok_or("a record is missing")?)?;
@@ -60,7 +60,7 @@ fn scenario(job: &mut Job) -> Result<()> {
     host.barrier()?;
     let control = plan.is_controlled.then(|| connect(job)).transpose()?;
     if me == 0 || control.is_some() {
-        let rounds = host.proxy().run(move |ops| -> Result<Vec<Rounds>> {
+        let rounds = host.proxy.run(move |ops| -> Result<Vec<Rounds>> {
             if control.is_some() {
                 bind(me as usize)?;
             }
@@ -72,7 +72,7 @@ fn scenario(job: &mut Job) -> Result<()> {
         job.report(MEASURED, serde_json::to_string(&rounds)?)?;
     }
     // Until here the proxy thread of a PE 1 without control progresses the plugin by itself.
-    job.bootstrap().barrier()?;
+    job.bootstrap.barrier()?;
     host.finalize()?;
     Ok(())
 }

@@ -121,18 +121,18 @@ pub(crate) fn connect(options: &Options, report: &mut Report) -> Result<(), BoxE
 
 fn scenario(job: &mut Job) -> Result<(), BoxError> {
     const WORD: u64 = 8;
-    let (me, n_pes) = (job.pe(), job.n_pes());
+    let (me, n_pes) = (job.pe, job.n_pes());
     let host = job.init()?;
-    let connected = host.connected_in();
+    let connected = host.connected_in;
     let (words, from) = (host.alloc(WORD * u64::from(n_pes), WORD)?, host.alloc(WORD, WORD)?);
     host.local(from, WORD)?.store_release(u64::from(me + 1))?;
     host.barrier()?;
     let began = Instant::now();
     for step in 1..n_pes {
         let place = words.plus(WORD * u64::from(me));
-        host.proxy().put((me + step) % n_pes, place, from, WORD)?;
+        host.proxy.put((me + step) % n_pes, place, from, WORD)?;
     }
-    host.proxy().quiet()?;
+    host.proxy.quiet()?;
     let contacted = began.elapsed();
     host.barrier()?;
     for pe in (0..n_pes).filter(|pe| *pe != me) {

@@ -42,7 +42,7 @@ impl Bed {
     /// writes down what it was asked, and the process that its shell becomes.
     fn new(hosts: usize, rails: usize) -> Result<Self, Failed> {
         let (scratch, network) = (Scratch::new(), Network::new(hosts, rails)?);
-        let hosts = ["a", "b", "c"].iter().zip(network.hosts());
+        let hosts = ["a", "b", "c"].iter().zip(&network.hosts);
         let inside = hosts.map(|(name, host)| {
             format!("{name}|*-{name}) set -- --net={} \"$@\" ;;\n", host.path())
         });
@@ -145,7 +145,7 @@ fn qualified() -> Case {
 /// Two of three hosts do not reach each other, which is told.
 fn three() -> Case {
     let bed = Bed::new(3, 2)?;
-    let hosts = bed.network.hosts();
+    let hosts = &bed.network.hosts;
     hosts[1].ip(&[String::from("link set rail1 down")])?;
     hosts[2].ip(&[String::from("link set rail0 down")])?;
     let reason = "hint: no way between their rails is likely: b: rail0; c: rail1.";

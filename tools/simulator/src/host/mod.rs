@@ -38,18 +38,19 @@ const MAPPED: i32 =
 pub struct Host<'a> {
     job: &'a Job,
     // Before `user`: it holds the shared state as well, and ends first.
-    proxy: Proxy,
-    user: Ops,
+    pub proxy: Proxy,
+    pub user: Ops,
     shared: Arc<Shared>,
     used: AtomicU64,
-    connected_in: Duration,
+    /// What connecting the endpoints took here, the other PEs' part of it included.
+    pub connected_in: Duration,
 }
 
 impl Job {
     /// Loads the plugin and brings it up as NVSHMEM's initialisation does. Collective. May be done
     /// again after [`Host::finalize`].
     pub fn init(&self) -> Result<Host<'_>> {
-        let (job, settings, me, memory) = (self, &self.settings, self.pe, self.memory());
+        let (job, settings, me, memory) = (self, &self.settings, self.pe, self.settings.memory);
         let (layout, bootstrap) = (settings.layout, &job.bootstrap);
         let chunk = settings.chunk_bytes;
         let heap_bytes = settings.heap_bytes.max(1).next_multiple_of(chunk);
@@ -104,11 +105,6 @@ impl Job {
 }
 
 impl Host<'_> {
-    /// What connecting the endpoints took here, the other PEs' part of it included.
-    pub fn connected_in(&self) -> Duration {
-        self.connected_in
-    }
-
     /// Reserves memory in the symmetric heap, aligned to `align`. Collective: every PE asks for
     /// the same in the same order. Where the heap grows, chunks not used before are registered.
     pub fn alloc(&self, bytes: u64, align: u64) -> Result<SymAddr> {
@@ -175,14 +171,6 @@ impl Host<'_> {
             std::thread::yield_now();
         }
         Ok(())
-    }
-
-    pub fn user(&self) -> &Ops {
-        &self.user
-    }
-
-    pub fn proxy(&self) -> &Proxy {
-        &self.proxy
     }
 
     /// Completes everything issued from both kinds of threads, then waits for all PEs.
@@ -259,7 +247,8 @@ fn new_heap(
     bytes: u64,
     gpu: Option<&'static Gpu>,
 ) -> Result<(Mapping, Option<Mapping>)> {
-    let (kind, chunk, user) = (job.memory(), job.settings.chunk_bytes, job.settings.user_mapped);
+    let (kind, chunk, user) =
+        (job.settings.memory, job.settings.chunk_bytes, job.settings.user_mapped);
     let Some(gpu) = gpu else { return Ok((Mapping::new(bytes, chunk)?, None)) };
     if kind == MemoryKind::Device {
         return Ok((Mapping::of_kind(kind, bytes, Some(gpu))?, None));

@@ -324,7 +324,7 @@ impl Transport {
             });
             match self.layout {
                 // 3.8 leaves the maps NULL unless the heap is its dynamic one; 3a has none.
-                Layout::V7 if job.memory() != MemoryKind::DeviceVmm => {}
+                Layout::V7 if job.settings.memory != MemoryKind::DeviceVmm => {}
                 layout => of_layouts!(layout, self.raw, t => {
                     ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
                 },

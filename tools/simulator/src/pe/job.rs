@@ -2,45 +2,22 @@
 
 use std::str::FromStr;
 
-use nvshmem_abi::Layout;
-
 use super::bootstrap::Bootstrap;
 use crate::error::{Result, error};
 use crate::link::FromPe;
-use crate::memory::device_memory::MemoryKind;
 use crate::settings::JobSettings;
 
 #[derive(Debug)]
 pub struct Job {
-    pub(crate) pe: u32,
-    pub(crate) settings: JobSettings,
-    pub(crate) bootstrap: Bootstrap,
+    pub pe: u32,
+    pub settings: JobSettings,
+    /// The collectives, which work without the plugin.
+    pub bootstrap: Bootstrap,
 }
 
 impl Job {
-    pub fn pe(&self) -> u32 {
-        self.pe
-    }
-
     pub fn n_pes(&self) -> u32 {
         self.settings.n_pes
-    }
-
-    pub fn scenario(&self) -> &str {
-        &self.settings.scenario
-    }
-
-    pub fn layout(&self) -> Layout {
-        self.settings.layout
-    }
-
-    pub fn memory(&self) -> MemoryKind {
-        self.settings.memory
-    }
-
-    /// The collectives, which work without the plugin.
-    pub fn bootstrap(&self) -> &Bootstrap {
-        &self.bootstrap
     }
 
     pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {

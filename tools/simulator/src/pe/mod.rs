@@ -26,13 +26,13 @@ pub type Scenario = fn(&mut Job) -> Result<(), BoxError>;
 ///
 /// Call it first in `main` of every program that launches jobs: the PEs are the same program.
 pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
-    run_pe(|job| match scenarios.iter().find(|(name, _)| *name == job.scenario()) {
+    run_pe(|job| match scenarios.iter().find(|(name, _)| *name == job.settings.scenario) {
         Some((_, scenario)) => scenario(job),
-        None => Err(format!("no scenario is named {:?}", job.scenario()).into()),
+        None => Err(format!("no scenario is named {:?}", job.settings.scenario).into()),
     });
 }
 
-/// As [`pe_entry`], for a program that knows by itself what [`Job::scenario`] means.
+/// As [`pe_entry`], for a program that knows by itself what the scenario's name means.
 pub fn run_pe(scenario: impl FnOnce(&mut Job) -> Result<(), BoxError>) {
     let Ok(text) = std::env::var(ENV_PE) else { return };
     let mut job = match start(&text) {

@@ -22,7 +22,7 @@ fn number(value: u64, (bytes, float): Kind) -> u64 {
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let mut kinds = vec![(4, false), (8, false), (2, false)];
-    if job.layout().major() >= Major::V6 {
+    if job.settings.layout.major() >= Major::V6 {
         kinds.extend([(4, true), (8, true)]);
     }
     with_host(job, |host| {
@@ -53,7 +53,7 @@ fn amo(op: i32, kind: Kind, value: u64) -> Amo {
 /// Operations that fetch nothing: what a word is at first, each PE's operand, how often it is used
 /// on each PE's word, and what comes of all.
 fn plain(host: &Host<'_>, n: u32, kind: Kind) -> Result<(), BoxError> {
-    let (mine, all) = (1u64 << host.user().pe(), (1u64 << n) - 1);
+    let (mine, all) = (1u64 << host.user.pe(), (1u64 << n) - 1);
     let mask = u64::MAX >> (64 - 8 * kind.0);
     let sum = |each: u64| number(each * ROUNDS * u64::from(n), kind);
     let mut cases = vec![
@@ -78,7 +78,7 @@ fn plain(host: &Host<'_>, n: u32, kind: Kind) -> Result<(), BoxError> {
     for (pe, round) in (0..ROUNDS).flat_map(|round| (0..n).map(move |pe| (pe, round))) {
         for (index, (op, _, value, times, _)) in (0..).zip(&cases) {
             if round < *times {
-                host.proxy().amo(pe, at(index), amo(*op, kind, *value))?;
+                host.proxy.amo(pe, at(index), amo(*op, kind, *value))?;
             }
         }
     }
@@ -98,7 +98,7 @@ fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Resul
     let result = host.local(into, 16)?;
     let flag = result.part(8, 8)?;
     let next = flag.load_acquire()? + 1;
-    host.proxy().amo(pe, at, Amo { fetch_to: Some(into), flag: next, ..op })?;
+    host.proxy.amo(pe, at, Amo { fetch_to: Some(into), flag: next, ..op })?;
     host.wait_until(|| Ok(flag.load_acquire()? == next))?;
     Ok(result.part(0, 8)?.load_acquire()?)
 }
@@ -113,7 +113,7 @@ fn fetches(host: &Host<'_>, n: u32, kind: Kind) -> Result<(), BoxError> {
         // Not of floating point numbers.
         c::NVT_AMO_FETCH_INC,
     ];
-    let (me, all) = (host.user().pe(), ROUNDS * u64::from(n));
+    let (me, all) = (host.user.pe(), ROUNDS * u64::from(n));
     let (into, at, gather) = (words(host, 2)?, words(host, 4)?, words(host, 4 * all)?);
     let ops = || (0..).zip(OPS).take(if kind.1 { 3 } else { 4 });
     for (index, op) in ops() {
@@ -134,7 +134,7 @@ fn fetches(host: &Host<'_>, n: u32, kind: Kind) -> Result<(), BoxError> {
                 }
                 _ => fetch(host, pe, word, into, amo(op, kind, number(1, kind)))?,
             };
-            host.proxy().p(pe, gather.plus(8 * (index * all + number_of_mine)), old, 8)?;
+            host.proxy.p(pe, gather.plus(8 * (index * all + number_of_mine)), old, 8)?;
         }
     }
     host.barrier()?;
@@ -159,7 +159,7 @@ fn fetches(host: &Host<'_>, n: u32, kind: Kind) -> Result<(), BoxError> {
 
 /// Each PE sets a bit of its own on PE 0, and finds it as it was before.
 fn bits(host: &Host<'_>, kind: Kind) -> Result<(), BoxError> {
-    let (into, word, bit) = (words(host, 2)?, words(host, 2)?, 1u64 << host.user().pe());
+    let (into, word, bit) = (words(host, 2)?, words(host, 2)?, 1u64 << host.user.pe());
     for (at, op, value, before) in [
         (0, c::NVT_AMO_FETCH_OR, bit, 0),
         (8, c::NVT_AMO_FETCH_XOR, bit, 0),

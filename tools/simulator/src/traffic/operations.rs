@@ -50,7 +50,7 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
     }
     with_host(job, |host| {
-        if job.layout() >= Layout::V4 {
+        if job.settings.layout >= Layout::V4 {
             // Queue pairs are declined: the indices stay what the host put there.
             let indices = host.create_qps(3)?;
             if indices.iter().any(|index| *index != 1) {
@@ -75,7 +75,7 @@ pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
 }
 
 fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
+    let (me, n) = (job.pe, job.n_pes());
     // One part per kind of thread and sender.
     let inbox = host.alloc(2 * area * u64::from(n), 4096)?;
     let part =
@@ -85,7 +85,7 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
     // The user thread sends from a buffer of its own: some PEs from one at an odd address, which is
     // on a device where the heap is, and some from memory of the host that nobody registered.
-    let own = job.memory().of_buffers();
+    let own = job.settings.memory.of_buffers();
     let buffer = match me % 2 {
         0 => host.register(own, area, 13)?,
         _ => host.unregistered(MemoryKind::Host, area)?,
@@ -111,19 +111,19 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
                     pattern(kind, me).fill(offset, &mut word);
                     u64::from_le_bytes(word)
                 };
-                host.user().p(pe, to_user, value(USER), len as i32)?;
-                host.proxy().p(pe, to_proxy, value(PROXY), len as i32)?;
+                host.user.p(pe, to_user, value(USER), len as i32)?;
+                host.proxy.p(pe, to_proxy, value(PROXY), len as i32)?;
                 continue;
             }
-            host.proxy().put(pe, to_proxy, source.plus(offset), len)?;
+            host.proxy.put(pe, to_proxy, source.plus(offset), len)?;
             match at % 6 {
-                0 => host.user().put(pe, to_user, buffer.at(offset), len)?,
+                0 => host.user.put(pe, to_user, buffer.at(offset), len)?,
                 2 => {
-                    host.user().put_nbi(pe, to_user, buffer.at(offset), len)?;
-                    host.user().fence_pe(pe)?;
-                    host.proxy().fence()?;
+                    host.user.put_nbi(pe, to_user, buffer.at(offset), len)?;
+                    host.user.fence_pe(pe)?;
+                    host.proxy.fence()?;
                 }
-                _ => host.user().put_nbi(pe, to_user, buffer.at(offset), len)?,
+                _ => host.user.put_nbi(pe, to_user, buffer.at(offset), len)?,
             }
         }
     }
@@ -145,19 +145,19 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
             let [from_user, from] = KINDS.map(|kind| part(kind, me).plus(offset));
             let [to_user, to] = into.map(|buffer| buffer.at(offset));
             if len <= 8 {
-                host.proxy().g(pe, from, to, len)?;
+                host.proxy.g(pe, from, to, len)?;
             } else {
-                host.proxy().get(pe, from, to, len)?;
+                host.proxy.get(pe, from, to, len)?;
             }
             if at % 4 == 0 {
-                host.user().get(pe, from_user, to_user, len)?;
+                host.user.get(pe, from_user, to_user, len)?;
                 host.local(to_user, len)?.verify(pattern(USER, me), offset)?;
             } else {
-                host.user().get_nbi(pe, from_user, to_user, len)?;
+                host.user.get_nbi(pe, from_user, to_user, len)?;
             }
         }
-        host.user().quiet()?;
-        host.proxy().quiet()?;
+        host.user.quiet()?;
+        host.proxy.quiet()?;
         for kind in KINDS {
             let found = host.local(into[kind as usize].at(0), area)?.to_vec()?;
             check(&found, sent(me, pe), pattern(kind, me), 0xcc)

@@ -88,7 +88,7 @@ pub(super) fn order(job: &mut Job) -> Result<(), BoxError> {
 }
 
 fn exchange(host: &Host<'_>, ways: &[Way], rounds: u64, most: u64) -> Result<(), BoxError> {
-    let (me, n) = (host.user().pe(), host.user().n_pes());
+    let (me, n) = (host.user.pe(), host.user.n_pes());
     let places = Places::new(host, n, most.next_multiple_of(64) + 64)?;
     host.barrier()?;
     let (mut sent, mut received) = (vec![0; n as usize], vec![0; n as usize]);
@@ -140,7 +140,7 @@ fn send(
     };
     // In two halves, so that the rails have something to reorder.
     let halves = [(len / 2, len - len / 2), (0, len / 2)];
-    let (proxy, user) = (host.proxy(), host.user());
+    let (proxy, user) = (&host.proxy, &host.user);
     for (at, len) in halves.into_iter().filter(|_| way != Way::PutSignal) {
         match way {
             Way::User => user.put_nbi(pe, to.plus(at), from.plus(at), len)?,
@@ -178,30 +178,30 @@ fn receive(
         .map_err(|error| error!("round {round} of PE {pe}, {len} bytes: {error}"))?;
     *received += 1;
     let taken = places.taken.plus(u64::from(me) * 8);
-    host.proxy().amo(pe, taken, Amo::new(c::NVT_AMO_INC, 8, 1))?;
+    host.proxy.amo(pe, taken, Amo::new(c::NVT_AMO_INC, 8, 1))?;
     Ok(())
 }
 
 /// After a quiet the target's memory holds the data, whatever the target's threads do.
 fn quiet_means_visible(job: &Job, host: &Host<'_>) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
+    let (me, n) = (job.pe, job.n_pes());
     let target = host.alloc(LEN, 8)?;
     let source = host.alloc(LEN, 8)?;
     for round in 0..50 {
         host.local(source, LEN)?.fill(Pattern::of(&[round, me.into()]), 0)?;
         let len = [8, 4096, LEN][round as usize % 3];
         if round % 2 == 0 {
-            host.user().put_nbi((me + 1) % n, target, source, len)?;
-            host.user().quiet_pe((me + 1) % n)?;
+            host.user.put_nbi((me + 1) % n, target, source, len)?;
+            host.user.quiet_pe((me + 1) % n)?;
         } else {
-            host.proxy().put((me + 1) % n, target, source, len)?;
-            host.proxy().quiet()?;
+            host.proxy.put((me + 1) % n, target, source, len)?;
+            host.proxy.quiet()?;
         }
         // The bootstrap's barrier involves no transport.
-        job.bootstrap().barrier()?;
+        job.bootstrap.barrier()?;
         let sender = (me + n - 1) % n;
         host.local(target, len)?.verify(Pattern::of(&[round, sender.into()]), 0)?;
-        job.bootstrap().barrier()?;
+        job.bootstrap.barrier()?;
     }
     Ok(())
 }

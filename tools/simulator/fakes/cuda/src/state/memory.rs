@@ -61,7 +61,7 @@ impl Mapping {
         device: &'static Device,
         pages: Option<Arc<Pages>>,
     ) -> Self {
-        let alias = pages.as_ref().map_or(base, |pages| pages.alias());
+        let alias = pages.as_ref().map_or(base, |pages| pages.alias);
         let cpu = matches!(kind, Kind::Managed | Kind::Pinned | Kind::Registered);
         let (context, physical, id) = (None, None, fresh() as u64);
         Self { base, len, kind, context, device, alias, pages, opened: true, cpu, physical, id }

@@ -16,7 +16,7 @@ use crate::state::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: OwnedFd,
-    alias: usize,
+    pub(crate) alias: usize,
     len: usize,
 }
 
@@ -96,10 +96,6 @@ impl Pages {
             // SAFETY: mapped in `new`, and whole pages.
             unsafe { ptr::write_bytes(at as *mut u8, 0x5a, PAGE.min(self.len)) };
         }
-    }
-
-    pub(crate) fn alias(&self) -> usize {
-        self.alias
     }
 
     /// Maps them for the program, at `at` unless that is null.
