@@ -17,8 +17,8 @@ use engine::port::registration::is_unclosed;
 
 #[derive(Clone, Copy, Debug)]
 enum Backing {
-    /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`), which NICs may
-    /// reach if it is `for_nics` (`gpuDirectRDMACapable`).
+    /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`). NICs may
+    /// reach it if it is `for_nics` (`gpuDirectRDMACapable`).
     Mapped { for_nics: bool },
     /// `cuMemAlloc`.
     Allocated,

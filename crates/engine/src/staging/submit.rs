@@ -318,9 +318,9 @@ impl Staging {
     }
 
     /// Takes a signal that follows all earlier puts, if it has to wait for copies: into the send
-    /// that waits for a buffer, if nothing else is unfinished; or else into a send of its own, which
-    /// signals and puts behind it may join. Returns false, without effect, if it need not wait for
-    /// any or cannot.
+    /// that waits for a buffer, if nothing else is unfinished; or else into a send of its own,
+    /// which signals and puts behind it may join. Returns false, without effect, if it need not
+    /// wait for any or cannot.
     pub(crate) fn submit_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
