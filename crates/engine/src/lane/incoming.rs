@@ -12,10 +12,12 @@ use crate::core::{Core, StagingEvent};
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
 use crate::lane::Lane;
+use crate::peers::Peers;
 use crate::port::copies::{DeferredOrder, Reach};
 use crate::port::{Incoming, Port};
 use crate::wire::decode::CommonMessage;
 use crate::wire::message::{Body, Head, MAX_EAGER, Message, Seq};
+use crate::wire::seal::Seal;
 use crate::wire::staging::{PullTarget, further_gets};
 
 impl<P: Port> Lane<P> {
@@ -53,7 +55,7 @@ impl<P: Port> Lane<P> {
             let short = crate::wire::message::WireError::Head(bytes.len());
             return self.core.drop_foreign(rail, &short);
         };
-        if !self.try_execute(head, bytes) {
+        if !self.try_execute(head, bytes) && !self.try_defer(head, bytes) {
             self.take_any(rail, head, bytes);
         }
     }
@@ -63,34 +65,17 @@ impl<P: Port> Lane<P> {
     fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
         let pe = head.from;
-        let Some(peer) = core.peers.of_mut(pe) else { return false };
-        let Some(channel) = peer.channel.as_deref_mut() else { return false };
-        let is_idle = channel.waiting.is_empty() && !channel.has_refused;
-        // A new acknowledgement ends messages, which the general path does.
-        if !is_idle || head.ack != channel.acked.low() {
+        let Core { peers, seal, .. } = core;
+        let Some((channel, seq, common)) = open_common(peers, seal, head, bytes) else {
             return false;
-        }
-        let mut seq = channel.executed.next();
-        // Most messages are the next one.
-        if head.seq != seq.low() {
-            seq = seq.near(head.seq);
-            if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
-                return false;
-            }
-        }
-        let word = head.word ^ channel.in_mask(&core.seal, pe, seq);
-        let Some(common) = CommonMessage::decode(head, word, bytes) else { return false };
-        let CommonMessage { mark, addr: word_addr, atomic, to, payload } = common;
-        // What it follows may not be executed yet.
-        let is_reached = || channel.executed.next().0 > seq.0.saturating_sub(mark.into());
-        if mark != 0 && !is_reached() {
+        };
+        let CommonMessage { mark, addr: word, atomic, to, payload } = common;
+        if mark != 0 && self.staging.has_unflushed() {
             return false;
         }
         let width = atomic.width.bytes();
-        let Some(word) = core.regions.target(word_addr, width) else {
-            return payload.is_empty() && self.try_defer(pe, seq, &common);
-        };
-        if word % width != 0 || mark != 0 && self.staging.has_unflushed() {
+        let Some(word) = core.regions.target(word, width) else { return false };
+        if word % width != 0 {
             return false;
         }
         if !payload.is_empty() {
@@ -112,16 +97,20 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Executes a message without payload whose word the CPU does not reach, as `try_execute` does.
+    /// As [`Self::try_execute`], for a message without payload whose word the CPU does not reach.
     #[inline(never)]
-    fn try_defer(&mut self, pe: Pe, seq: Seq, message: &CommonMessage<'_>) -> bool {
+    fn try_defer(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
-        let Ok(word) = core.locate_word(message.addr, &message.atomic) else { return false };
-        if word.reach == Reach::Direct {
+        let pe = head.from;
+        let Some((_, seq, common)) = open_common(&mut core.peers, &core.seal, head, bytes) else {
+            return false;
+        };
+        let CommonMessage { mark, addr, atomic, payload, .. } = common;
+        let Ok(word) = core.locate_word(addr, &atomic) else { return false };
+        if word.reach == Reach::Direct || !payload.is_empty() {
             return false;
         }
-        let order = order_of(message.mark);
-        let deferred = self.staging.apply(core, word, &message.atomic, order);
+        let deferred = self.staging.apply(core, word, &atomic, order_of(mark));
         self.staging.track_unflushed(pe, seq);
         match deferred {
             Ok(()) => core.message_executed(pe, seq),
@@ -383,6 +372,37 @@ impl<P: Port> Lane<P> {
             self.core.fail_peer(pe, failed);
         }
     }
+}
+
+/// Opens a message of a common kind whose mark is reached, from a peer without waiting messages; None
+/// if the general path has to.
+#[inline(always)]
+fn open_common<'c, 'b>(
+    peers: &'c mut Peers,
+    seal: &Seal,
+    head: Head,
+    bytes: &'b [u8],
+) -> Option<(&'c mut Channel, Seq, CommonMessage<'b>)> {
+    let pe = head.from;
+    let channel = peers.of_mut(pe)?.channel.as_deref_mut()?;
+    let is_idle = channel.waiting.is_empty() && !channel.has_refused;
+    // A new acknowledgement ends messages, which the general path does.
+    if !is_idle || head.ack != channel.acked.low() {
+        return None;
+    }
+    let mut seq = channel.executed.next();
+    // Most messages are the next one.
+    if head.seq != seq.low() {
+        seq = seq.near(head.seq);
+        if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
+            return None;
+        }
+    }
+    let word = head.word ^ channel.in_mask(seal, pe, seq);
+    let common = CommonMessage::decode(head, word, bytes)?;
+    // What it follows may not be executed yet.
+    let is_reached = || channel.executed.next().0 > seq.0.saturating_sub(common.mark.into());
+    (common.mark == 0 || is_reached()).then_some((channel, seq, common))
 }
 
 /// With a mark, deferred writes of earlier messages come first.
