@@ -16,7 +16,7 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 33_666,
-    "main workspace, lines of Rust": 95_556,
+    "main workspace, lines of Rust": 95_569,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

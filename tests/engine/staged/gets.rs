@@ -136,18 +136,30 @@ fn waiting_gets_keep_their_memory() {
     job.lane(0).check_unused(from, heap).unwrap();
 }
 
-/// The region is released while requests are under way: all gets fail, and nothing is stored.
+/// The region is released before the requests arrive, or before the answers are copied: all gets
+/// fail, and nothing is stored.
 #[test]
 fn refused_gets_store_nothing() {
-    let mut job = job(&shape(true), 7, CALM);
-    start(&mut job, LEN);
-    job.release_heap(1);
-    let told = job.settle(&[0, 1], (0, 1), 1000);
-    let is_named = matches!(told, Err(EngineError::PeerRefused { what: "get", .. }));
-    assert!(is_named, "{told:?}");
-    assert!(job.scratch(0, 0, job.heap) == vec![0; job.heap]);
-    let (from, heap) = (job.members[0].scratch, job.heap);
-    job.lane(0).check_unused(from, heap).unwrap();
+    for has_arrived in [false, true] {
+        let mut job = job(&Shape { bounce: (65_536, 1, 4), ..shape(true) }, 7, CALM);
+        start(&mut job, LEN);
+        if has_arrived {
+            job.progress(0, 1);
+            // Has the only buffer until PE 0 takes it.
+            job.put(1, 0, 0, LEN).unwrap();
+            for _ in 0..3 {
+                job.progress(1, 1);
+                job.fabric.pass_time(100_000);
+            }
+        }
+        job.release_heap(1);
+        let told = job.settle(&[0, 1], (0, 1), 1000);
+        let is_named = matches!(told, Err(EngineError::PeerRefused { what: "get", .. }));
+        assert!(is_named, "{told:?}");
+        assert!(job.scratch(0, 0, job.heap) == vec![0; job.heap]);
+        let (from, heap) = (job.members[0].scratch, job.heap);
+        job.lane(0).check_unused(from, heap).unwrap();
+    }
 }
 
 /// Has PE 1 take a request: whether it is refused, and the calls with copies it makes.

@@ -13,7 +13,7 @@ use crate::port::{Port, PortError, Posted};
 use crate::staging::receive::CopySpan;
 use crate::staging::receive::ReceiveState::{self, Arrived, CopyingIn};
 use crate::staging::records::{Record, are_ordered, section_at};
-use crate::staging::send::SendState;
+use crate::staging::send::{SendState, SendTarget};
 use crate::staging::{Staging, Token};
 use crate::wire::staging::MAX_RECORDS;
 
@@ -112,16 +112,24 @@ impl Staging {
             bytes += len;
             self.ready(direction).pop_front();
             match token {
-                Token::Send(index) => self.add_out(index, batch),
+                Token::Send(index) => self.add_out(core, index, batch),
                 Token::Receive(index) => self.add_in(core, index, batch),
                 Token::Get(_) => {}
             }
         }
     }
 
-    fn add_out(&mut self, index: u32, batch: &mut Vec<TaggedCopy>) {
+    fn add_out<P: Port>(&mut self, core: &mut Core<P>, index: u32, batch: &mut Vec<TaggedCopy>) {
         let Some(send) = self.sends.get(index) else { return };
         let (Some(buffer), Some(stager)) = (send.buffer, &self.stager) else { return };
+        if let SendTarget::Get(_, seq) = send.to {
+            // Located again: the region may have been released since the request arrived.
+            let mut located = send.records.iter().map(|get| core.regions.locate(get.to, get.len));
+            if let Some(Err(fault)) = located.find(Result::is_err) {
+                core.decline(send.pe, seq, fault.to_string());
+                return self.end_send(core, index);
+            }
+        }
         let bounce = stager.bounce.addr + stager.out.offset(buffer);
         let tag = Token::Send(index).bits();
         let direction = CopyDirection::Out;

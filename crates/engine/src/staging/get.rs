@@ -63,14 +63,11 @@ impl Staging {
             let rail = core.peers.get(pe).path.rail;
             core.local(request, 0, op.len, rail)?;
         }
-        let is_direct = match (is_registered, is_device) {
-            (true, _) => true,
-            (false, true) => false,
-            (false, false) => {
+        let is_direct = is_registered
+            || !is_device && {
                 let reach = self.reach(core, ("get", pe), addr, op.len)?;
                 reach == Reach::Direct && !core.needs_desc
-            }
-        };
+            };
         // Another thread may still be making the bounce memory.
         if !is_direct && !self.has_buffers(core, (addr, op.len))? {
             return Ok(Outcome::LaneFull);
@@ -150,10 +147,8 @@ impl Staging {
         let (pe, first) = (get.pe, get.records[0]);
         let mut more = [0; MAX_GETS * FURTHER_GET];
         let others = get.records[1..].iter();
-        let others = others.filter_map(|get| further_get(first.to, get.to, get.len));
-        more.chunks_exact_mut(FURTHER_GET)
-            .zip(others)
-            .for_each(|(to, get)| to.copy_from_slice(&get));
+        let others = others.filter_map(|get| further_get(first.to, get.to, get.len)).flatten();
+        more.iter_mut().zip(others).for_each(|(to, byte)| *to = byte);
         let more = &more[..FURTHER_GET * (get.records.len() - 1)];
         let (from, len) = (first.to, first.len as u32);
         let body = Body::GetRequest { from, len, get: index, more };
@@ -203,9 +198,7 @@ impl Staging {
                 *answered = answered.wrapping_add(1);
                 Ok(Some(get))
             }
-            Some(get) => {
-                Err(format!("an answer of another length to a get of {} bytes", get.len()))
-            }
+            Some(get) => Err(format!("an answer of another length to gets of {} bytes", get.len())),
             None => Err(String::from("an answer to a get that was not asked for")),
         }
     }
