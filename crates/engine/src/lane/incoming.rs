@@ -374,8 +374,8 @@ impl<P: Port> Lane<P> {
     }
 }
 
-/// Opens a message of a common kind whose mark is reached, from a peer without waiting messages; None
-/// if the general path has to.
+/// Opens a message of a common kind whose mark is reached, from a peer without waiting messages;
+/// None if the general path has to.
 #[inline(always)]
 fn open_common<'c, 'b>(
     peers: &'c mut Peers,
