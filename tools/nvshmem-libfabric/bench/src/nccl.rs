@@ -1,6 +1,6 @@
 //! Instructions of NCCL's calls: puts and strong puts with signal as they are started, by a rank to
-//! itself over a real fabric; of what libfabric does none is counted. And what many groups cost: two
-//! ranks of one process in 1, 10 and 60 of them.
+//! itself over a real fabric; of what libfabric does none is counted. And what many groups cost:
+//! two ranks of one process in 1, 10 and 60 of them.
 
 use std::ffi::c_void;
 use std::fs;
