@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn idle_thread_spins_yields_then_sleeps() {
-        const NAP: Duration = Duration::from_micros(200);
+        const NAP: Duration = Duration::from_millis(5);
         let later = Duration::from_secs(3600);
         for (has_core, spins) in [(true, SPINS), (false, SPINS_SHARED)] {
             for sleep in [None, Some(NAP)] {
