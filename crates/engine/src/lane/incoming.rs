@@ -101,6 +101,9 @@ impl<P: Port> Lane<P> {
     #[inline(never)]
     fn try_defer(&mut self, head: Head, bytes: &[u8]) -> bool {
         let core = &mut self.core;
+        if !core.regions.has_devices() {
+            return false;
+        }
         let pe = head.from;
         let Some((_, seq, common)) = open_common(&mut core.peers, &core.seal, head, bytes) else {
             return false;
