@@ -137,7 +137,7 @@ impl Requests {
             return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE);
         };
         let of = &mut self.batches[index];
-        // Short ones do not join a batch that others share for want of free ones.
+        // No further short puts join a batch that is shared because none is free.
         (of.puts, of.at) = (u32::from(is_short && begun.is_some()), self.iterations);
         (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }

@@ -17,7 +17,7 @@ use ofi::posix_signals;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Pause between two iterations after long idle time.
+/// Shortest sleep of an idle helper; it grows with the idle time, see [`Idle`].
 const SLEEP: Duration = Duration::from_micros(200);
 
 /// The helper thread, which ends when this is dropped.

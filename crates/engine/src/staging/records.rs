@@ -23,7 +23,7 @@ pub(super) struct Record {
     pub(super) memory: usize,
     /// Bytes; 0 for a signal alone.
     pub(super) len: usize,
-    /// Place at the peer; unused in a peer's record.
+    /// Place at the peer, or here if the peer gets it; unused in a peer's put.
     pub(super) to: RegionAddr,
     pub(super) offset: usize,
     pub(super) signal: Option<(RegionAddr, Atomic)>,

@@ -194,7 +194,7 @@ fn pair() -> Result<[usize; 2], BoxError> {
     }))
 }
 
-/// Returns the hundredths of a second that the process has run.
+/// Returns the process's processor time in hundredths of a second, as Linux counts it.
 fn processor_ticks() -> Result<u64, BoxError> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
