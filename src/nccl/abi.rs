@@ -74,7 +74,7 @@ pub type Logger = Option<
 pub mod level {
     use std::ffi::c_int;
 
-    /// Shown by default.
+    /// Shown with `NCCL_DEBUG=WARN`; `ncclGetLastError` returns the latest.
     pub const WARN: c_int = 2;
     /// Shown with `NCCL_DEBUG=INFO`.
     pub const INFO: c_int = 3;
@@ -90,6 +90,7 @@ pub mod subsystem {
     pub const GRAPH: c_ulong = 32;
     pub const PROXY: c_ulong = 1024;
     pub const REG: c_ulong = 8192;
+    pub const ALL: c_ulong = c_ulong::MAX;
 }
 
 /// `ncclNetProperties_v12_t`: what a device is.

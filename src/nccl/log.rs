@@ -32,8 +32,10 @@ fn logger() -> Logger {
     unsafe { std::mem::transmute::<*mut (), Logger>(known) }
 }
 
-fn subsystem_of(target: &str) -> c_ulong {
+fn subsystem_of(level: Level, target: &str) -> c_ulong {
     match target {
+        // Without NCCL_DEBUG_SUBSYS, messages of networks alone are not shown at any level.
+        _ if level <= Level::Warn => subsystem::ALL,
         logging::INIT | logging::VERSION => subsystem::INIT | subsystem::NET,
         logging::MEM => subsystem::NET | subsystem::REG,
         logging::TOPO => subsystem::NET | subsystem::GRAPH,
@@ -57,7 +59,7 @@ impl Log for NcclLog {
         let text = format!("nvshmem-libfabric: {mark}{}", record.args());
         let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
         let line = c_int::try_from(record.line().unwrap_or(0)).unwrap_or(0);
-        let subsystems = subsystem_of(record.target());
+        let subsystems = subsystem_of(record.level(), record.target());
         // SAFETY: NCCL's logger, with strings that live through the call and its one argument.
         unsafe {
             logger(
@@ -83,7 +85,8 @@ mod tests {
         let of = [logging::INIT, logging::MEM, logging::TOPO, logging::PROXY, "other"];
         let also = [subsystem::INIT, subsystem::REG, subsystem::GRAPH, subsystem::PROXY, 0];
         for (target, also) in of.into_iter().zip(also) {
-            assert_eq!(subsystem_of(target), subsystem::NET | also, "{target}");
+            assert_eq!(subsystem_of(Level::Info, target), subsystem::NET | also, "{target}");
+            assert_eq!(subsystem_of(Level::Warn, target), subsystem::ALL, "{target}");
         }
     }
 }
