@@ -1,5 +1,6 @@
 //! A process with the plugin: a host that does not call it, many lives, and what they leave.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,6 +61,20 @@ pub(crate) fn paused(pair: &mut Pair, meeting: &Meeting) {
         pair.connection.start();
     }
     pair.exchange(meeting);
+}
+
+/// The last rank exits while NCCL's thread calls for progress, and its counters are written.
+pub(crate) fn left(pair: &mut Pair, meeting: &Meeting) {
+    pair.connection.start();
+    pair.exchange(meeting);
+    meeting.barrier();
+    let last = meeting.n_pes - 1;
+    if meeting.me == last {
+        std::process::exit(0);
+    }
+    let pattern = std::env::var("NVSHMEM_LIBFABRIC_COUNTERS").unwrap();
+    let counters = PathBuf::from(pattern.replace("%p", &last.to_string()));
+    until("the counters of a rank that has exited", || counters.exists());
 }
 
 pub(crate) fn cycles(place: &Place) {

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 use test_jobs::{Fabric, Job, Outcome, pe_entry};
+use test_support::scratch::Scratch;
 
 use launch::{by, job, tell_of_panics};
 use mock::library::Version;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ("host_order", rounds::host_order),
         ("regions", regions::regions),
         ("paused", |place| Pair::run(place, life::paused)),
+        ("left", |place| Pair::run(place, life::left)),
         ("cycles", life::cycles),
         ("test_alone", |place| by_hand::run(place, by_hand::test_alone)),
         ("closed_in_turn", |place| by_hand::run(place, by_hand::closed_in_turn)),
@@ -72,6 +74,11 @@ fn main() -> ExitCode {
         let patience = ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2");
         add(job("closed_in_turn", fabric, 2).env(patience.0, patience.1));
     }
+    let counters = Scratch::new();
+    let left = job("left", Fabric::Tcp2, 2)
+        .dies(1, Outcome::Exited(0))
+        .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2");
+    add(left.env("NVSHMEM_LIBFABRIC_COUNTERS", counters.join("%p").display()));
     add(job("seen_by_others", Fabric::Shm, 1));
     add(job("seen_by_others", Fabric::Tcp2, 1).on("device"));
     add(job("groups", Fabric::Shm, 4).on("device"));
@@ -96,7 +103,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-const ALWAYS: [&str; 33] = [
+const ALWAYS: [&str; 34] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
     "traffic::rxm_2_pes_own",
@@ -122,6 +129,7 @@ const ALWAYS: [&str; 33] = [
     "order::tcp2_2_pes_v15",
     "closed_in_turn::shm_2_pes",
     "test_alone::shm_1_pes",
+    "left::tcp2_2_pes",
     "groups::shm_4_pes_device",
     "cycles::rxm_2_pes",
     "cycles::shm_2_pes_device",

@@ -55,9 +55,13 @@ fn turn(group: &Shared, ends: &AtomicBool) {
     let before = group.progress_made();
     thread::sleep(CHECK_INTERVAL);
     let mut idle = Idle::new(group.has_core, Some(SLEEP));
-    while group.progress_made() == before && !ends.load(Ordering::Relaxed) {
+    loop {
+        // Also while NCCL makes progress: its calls do not report them.
         if exit::is_waiting() {
             group.tell_counters();
+        }
+        if group.progress_made() != before || ends.load(Ordering::Relaxed) {
+            return;
         }
         match group.help() {
             Helped::Moved => idle.busy(),
