@@ -284,7 +284,7 @@ impl<P: Port> Core<P> {
         }
         let first = peer.queue.iter().find_map(|queued| match queued {
             QueueEntry::Op(op, _) => Some(op),
-            QueueEntry::Fence | QueueEntry::Quiet(_) => None,
+            QueueEntry::Fence | QueueEntry::OwnWords | QueueEntry::Quiet(_) => None,
         });
         // Counted work, waiting signals and staged transfers, is older than anything queued. A
         // chained put counts while it is queued itself.

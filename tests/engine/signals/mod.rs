@@ -104,6 +104,31 @@ fn own_words_obey_fences() {
     }
 }
 
+/// The processor changes own words at once, a device those of one iteration together. An own word
+/// behind a put takes a message, which follows it.
+#[test]
+fn own_words_take_no_message() {
+    for words in 1..4 {
+        let mut job = Job::with(Shape { words, ..PLAIN });
+        job.fabric.trace_calls();
+        (0..40).for_each(|_| job.inc(0, 0, 8));
+        let at_once = words == 1;
+        assert_eq!((job.word(0, 8), job.is_quiet(0, 0)), (40 * u64::from(at_once), Ok(at_once)));
+        job.lane(0).progress().unwrap();
+        assert_eq!((job.word(0, 8), job.is_quiet(0, 0)), (40, Ok(true)), "{words}");
+        assert_eq!(job.posts(0), 0, "{words}");
+        job.put(0, 0, 0, 1000).unwrap();
+        job.inc(0, 0, 8);
+        assert_eq!((job.word(0, 8), job.is_quiet(0, 0)), (40, Ok(false)), "{words}");
+        job.quiet(0, 0).unwrap();
+        assert_eq!((job.word(0, 8), job.posts(0) > 1), (41, true), "{words}");
+        job.inc(0, 0, 8);
+        let words = job.members[0].words;
+        job.lane(0).check_unused(words, 64).unwrap();
+        assert_eq!(job.word(0, 8), 42, "the memory may be released");
+    }
+}
+
 /// Quiets and fences with nothing before them wait for nothing and hold nothing; no fence a get.
 #[test]
 fn idle_fences_hold_nothing() {

@@ -62,6 +62,25 @@ fn lost_writes_are_not_acknowledged() {
     assert!(job.settle(&[0, 1], (0, 1), 0).is_err(), "the write was lost");
 }
 
+/// A lost write to an own word fails the PE itself, whoever completes the deferred writes.
+#[test]
+fn lost_own_words_are_told() {
+    for by_message in [false, true] {
+        let mut job = Job::with(Shape { staged: 0b0101, rails: 1, ..PLAIN });
+        job.inc(0, 0, 0);
+        job.until_quiet(0, 0);
+        job.fabric.world().fail_settling = true;
+        if by_message {
+            job.inc(1, 0, 8);
+            job.iterate_some(&[1], 10);
+        }
+        job.inc(0, 0, 0);
+        let error = job.settle(&[0, 1], (0, 0), 0).unwrap_err().to_string();
+        assert!(error.contains("atomic") && error.contains("PE 0"), "{error}");
+        assert!(error.contains("failed by the script"), "{error}");
+    }
+}
+
 /// Asks, puts out of bounce buffers and reads into them, of which the first part fails.
 #[test]
 fn nothing_leaves_behind_failed_part() {

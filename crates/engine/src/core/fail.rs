@@ -77,7 +77,7 @@ impl<P: Port> Core<P> {
         for queued in queue {
             match queued {
                 QueueEntry::Op(op, _) => self.end_queued(&op),
-                QueueEntry::Fence => {}
+                QueueEntry::Fence | QueueEntry::OwnWords => {}
                 QueueEntry::Quiet(group) => self.end_in_group(group),
             }
         }

@@ -41,11 +41,13 @@ impl<P: Port> Lane<P> {
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
         // Operations handed over by user threads access memory as well.
         self.serve_inbox();
+        // No queue tells which words are deferred.
+        self.staging.flush_own(&mut self.core);
         let Self { core, staging, .. } = self;
         let queued = core.peers.iter().flat_map(|peer| {
             peer.queue.iter().filter_map(move |queued| match queued {
                 QueueEntry::Op(op, _) => op.memory().map(|(what, memory)| (peer.pe, what, memory)),
-                QueueEntry::Fence | QueueEntry::Quiet(_) => None,
+                QueueEntry::Fence | QueueEntry::OwnWords | QueueEntry::Quiet(_) => None,
             })
         });
         let segments = core.segments.posted().filter_map(|(_, segment)| {

@@ -19,6 +19,7 @@ use crate::lane::host::handover::Inbox;
 use crate::op::QueueEntry;
 use crate::peers::Peer;
 use crate::port::Port;
+use crate::port::copies::DeferredOrder;
 use crate::port::packet::LongPacket;
 use crate::rails::Rail;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
@@ -43,6 +44,8 @@ pub struct Lane<P: Port> {
     others: Vec<u32>,
     /// Set by another thread: submitters no longer wait for capacity.
     abandoned: Option<Arc<AtomicBool>>,
+    /// Order of the next own word: after those before it if there was a fence since.
+    own_order: DeferredOrder,
     pulse: Arc<Pulse>,
     /// Whether staged transfers go before queued work in the next iteration.
     staged_first: bool,
@@ -62,6 +65,7 @@ impl<P: Port> Lane<P> {
             // A host lane only initiates: no peer sends to it.
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
+            own_order: DeferredOrder::Any,
             abandoned: None,
             pulse: Arc::default(),
             staged_first: false,
@@ -104,6 +108,7 @@ impl<P: Port> Lane<P> {
     /// ordered. Never blocks, and affects no other PE.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
+        self.own_order = DeferredOrder::After;
         if self.core.peers.of(pe).is_none() {
             return self.check_pe(pe);
         }
@@ -113,6 +118,7 @@ impl<P: Port> Lane<P> {
 
     /// Fences every PE that the lane has used, see [`Lane::fence`].
     pub fn fence_all(&mut self) {
+        self.own_order = DeferredOrder::After;
         let all: Vec<Pe> = self.core.peers.iter().map(|peer| peer.pe).collect();
         all.into_iter().for_each(|pe| self.fence_peer(pe));
     }
@@ -128,8 +134,9 @@ impl<P: Port> Lane<P> {
         let closed = if peer.queue.is_empty() { peer.close() } else { None };
         match closed {
             Some(fence) => peer.fence = fence,
-            // Two fences in a row are one.
-            None if matches!(peer.queue.back(), Some(QueueEntry::Fence)) => {}
+            // Two fences in a row are one; own words are stored before what is queued after them.
+            None if matches!(peer.queue.back(), Some(QueueEntry::Fence | QueueEntry::OwnWords)) => {
+            }
             None => {
                 peer.queue.push_back(QueueEntry::Fence);
                 self.core.queued += 1;

@@ -104,6 +104,11 @@ impl<P: Port> Lane<P> {
                         }
                     }
                 }
+                QueueEntry::OwnWords => {
+                    self.core.queued -= 1;
+                    self.staging.flush_own(&mut self.core);
+                    Outcome::Done
+                }
                 QueueEntry::Fence | QueueEntry::Quiet(_) => self.serve_barrier(pe, queued),
             };
             if outcome != Outcome::Done {

@@ -6,7 +6,7 @@ use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::Lane;
 use crate::op::{Attempt, Op, OpKind, Outcome, QueueEntry, SignalProtocol, WordOp};
 use crate::port::Port;
-use crate::port::copies::Reach;
+use crate::port::copies::{DeferredOrder, Reach};
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, Start};
 use crate::signal::Payload;
 use crate::staging::Joined;
@@ -142,6 +142,9 @@ impl<P: Port> Lane<P> {
         self.core.reach_peer(request.pe)?;
         let word = WordOp { addr: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
+            if !request.atomic.op.fetches() && self.apply_own(word) {
+                return Ok(());
+            }
             // Before 3.5 (layout 4 of its host interface) NVSHMEM sends a put with signal as put,
             // fence and atomic, and leaves out the fence for the PE itself.
             self.fence_peer(request.pe);
@@ -153,6 +156,43 @@ impl<P: Port> Lane<P> {
         };
         let op = Op::new(kind, self.core.current);
         self.submit(request.pe, op, request.remote_handle)
+    }
+
+    /// Executes an atomic on a word of this PE without a message, if nothing is unfinished that it
+    /// may have to follow. A word that the CPU does not reach is stored by the next iteration.
+    /// Returns false, without effect, for anything else.
+    pub(crate) fn apply_own(&mut self, word: WordOp) -> bool {
+        let Self { core, staging, own_order, .. } = self;
+        let peer = core.peers.get_mut(core.me);
+        let may_follow = match peer.queue.front() {
+            None => peer.order.is_empty(),
+            Some(queued) => peer.queue.len() == 1 && matches!(queued, QueueEntry::OwnWords),
+        };
+        // No batch counts these words, and no other lane flushes them.
+        let has_batch = core.current != CompletionId::NONE;
+        if !may_follow || has_batch || core.regions.kind != LaneKind::Proxy {
+            return false;
+        }
+        core.regions.sync();
+        let Ok(location) = core.locate_word(word.addr, &word.atomic) else { return false };
+        // Before 3.5 NVSHMEM leaves out the PE itself when it fences all.
+        let fenced = std::mem::replace(own_order, DeferredOrder::Any);
+        let order = if core.signals.strong { DeferredOrder::After } else { fenced };
+        match staging.apply_own(core, location, &word.atomic, order) {
+            Ok(true) => {
+                let me = core.me;
+                let peer = core.peers.get_mut(me);
+                if peer.queue.is_empty() {
+                    peer.queue.push_back(QueueEntry::OwnWords);
+                    peer.update_fast_path();
+                    core.queued += 1;
+                    core.make_ready(me);
+                }
+                true
+            }
+            Ok(false) => true,
+            Err(_) => false,
+        }
     }
 
     /// Starts a put whose signal becomes visible after its data. A put of one part waits for

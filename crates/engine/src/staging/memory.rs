@@ -100,6 +100,21 @@ impl Staging {
         self.copies(core)?.queue_atomic(location.addr, atomic, order)
     }
 
+    /// Changes a word of this PE for this lane. Returns true if that is deferred: see `flush_own`.
+    pub(crate) fn apply_own<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        location: Location,
+        atomic: &Atomic,
+        order: DeferredOrder,
+    ) -> Result<bool, PortError> {
+        let before = std::mem::take(&mut self.has_deferred);
+        let applied = self.apply(core, location, atomic, order);
+        let is_deferred = std::mem::replace(&mut self.has_deferred, before);
+        self.has_own |= is_deferred;
+        applied.map(|()| is_deferred)
+    }
+
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -119,7 +134,7 @@ impl Staging {
 
     #[inline]
     pub(crate) fn has_unflushed(&self) -> bool {
-        self.has_deferred || !self.unflushed.is_empty()
+        self.has_deferred || self.has_own || !self.unflushed.is_empty()
     }
 
     /// Completes deferred writes before a change by the CPU that has to follow them.
@@ -176,6 +191,14 @@ impl Staging {
         }
     }
 
+    /// Completes deferred writes to words of this PE.
+    pub(crate) fn flush_own<P: Port>(&mut self, core: &mut Core<P>) {
+        if self.has_own {
+            // `flush_writes` itself fails this PE.
+            let _ = self.flush_writes(core);
+        }
+    }
+
     #[cold]
     pub(super) fn flush_writes<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
         let settled = match (self.flush_error.take(), &mut self.stager) {
@@ -184,10 +207,15 @@ impl Staging {
             (None, None) => Ok(()),
         };
         self.has_deferred = false;
+        let has_own = std::mem::take(&mut self.has_own);
         let Err(error) = &settled else {
             self.unflushed.clear();
             return settled;
         };
+        if has_own {
+            let (me, error) = (core.me, error.clone());
+            core.fail_peer(me, failed(("atomic", me), 0, error));
+        }
         // Any of these writes may be missing, so none of the messages is acknowledged.
         for (pe, seq) in self.unflushed.drain(..) {
             core.channel(pe).executed.roll_back(seq);

@@ -182,6 +182,8 @@ pub(crate) struct Staging {
     quarantined: u32,
     /// Whether a write was deferred since the last executed message was noted.
     has_deferred: bool,
+    /// Whether writes to words of this PE are deferred for this lane.
+    has_own: bool,
     /// Error of a flush that was forced early, until it is reported.
     flush_error: Option<PortError>,
     /// Executed messages whose deferred writes may not be complete.
