@@ -179,6 +179,29 @@ fn interleaved_signals_share_lists() {
     }
 }
 
+/// Signals whose puts have left, and are not acknowledged, leave in one message.
+#[test]
+fn late_signals_share_a_message() {
+    for warps in [1, 8] {
+        let mut job = job(&shape(true), 7, CALM);
+        job.fabric.trace_calls();
+        (0..8).for_each(|token| job.put(0, 1, token * LEN, LEN).unwrap());
+        send_all(&mut job);
+        let before = job.posts(0);
+        for token in 0..16 {
+            if token % warps == 0 {
+                job.fence(0, 1);
+            }
+            job.amo(0, 1, WORDS + 8 * token, AtomicOp::SignalAdd, 1).unwrap();
+        }
+        assert_eq!(job.posts(0), before, "more may be about to come");
+        send_all(&mut job);
+        assert_eq!(job.posts(0), before + 1, "{warps} at a time");
+        job.until_quiet(0, 1);
+        (0..16).for_each(|token| assert_eq!(job.word(1, WORDS + 8 * token), 1));
+    }
+}
+
 /// Lets PE 0 send what it has. PE 1 finds it all at once.
 fn send_all(job: &mut Job) {
     for _ in 0..100 {

@@ -388,7 +388,10 @@ impl Staging {
     ) -> GroupCounts {
         self.peer(pe).in_flight += 1;
         core.groups.begin(completion);
-        let group = core.peers.get_mut(pe).order.begin_last(class);
+        let peer = core.peers.get_mut(pe);
+        peer.is_staging = true;
+        peer.update_fast_path();
+        let group = peer.order.begin_last(class);
         GroupCounts { group, completion }
     }
 
@@ -405,8 +408,13 @@ impl Staging {
 
     fn end_transfer<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         self.last_progress = core.watchdog.time();
-        self.peer(pe).in_flight -= 1;
-        if !core.peers.get(pe).queue.is_empty() {
+        let in_flight = &mut self.peer(pe).in_flight;
+        *in_flight -= 1;
+        let is_staging = *in_flight > 0;
+        let peer = core.peers.get_mut(pe);
+        peer.is_staging = is_staging;
+        peer.update_fast_path();
+        if !peer.queue.is_empty() {
             // The queue may have waited for fewer transfers.
             core.make_ready(pe);
         }

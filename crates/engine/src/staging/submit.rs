@@ -317,10 +317,10 @@ impl Staging {
         true
     }
 
-    /// Takes a signal that follows all earlier puts, if it has to wait for copies: into the send
+    /// Takes a signal that follows all earlier puts, while transfers are in flight: into the send
     /// that waits for a buffer, if nothing else is unfinished; or else into a send of its own,
-    /// which signals and puts behind it may join. Returns false, without effect, if it need not
-    /// wait for any or cannot.
+    /// which signals and puts behind it may join until the next iteration. Returns false, without
+    /// effect, if there are none or it cannot.
     pub(crate) fn submit_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -340,8 +340,11 @@ impl Staging {
         let own = stager.bounce.bounce_len;
         let remote = HandleView::check(handle)?;
         let peer = core.peers.get_mut(pe);
-        let waits = (1..MAX_IN_FLIGHT).contains(&in_flight) && peer.order.has_writes();
-        if !waits || !remote.is_staged() || peer.close().is_none() {
+        let has_writes = peer.order.has_writes();
+        if !(1..MAX_IN_FLIGHT).contains(&in_flight)
+            || !remote.is_staged()
+            || has_writes && peer.close().is_none()
+        {
             return Ok(false);
         }
         let max_len = own.min(remote.bounce_len());
