@@ -18,21 +18,8 @@ use crate::{
     fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 
-/// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
-macro_rules! dispatch {
-    ($table:expr, $operation:ident, $($argument:expr),* $(,)?) => {
-        // SAFETY: by the contract of this module the object is live, so its table is, and the
-        // arguments are what the operation asks for.
-        unsafe {
-            match (*$table).$operation {
-                Some(operation) => operation($($argument),*),
-                None => (-FI_ENOSYS) as _,
-            }
-        }
-    };
-}
-
-/// Declares the functions, each with its table, its operation and its arguments.
+/// Declares the functions, each with its table, its operation and its arguments. They return
+/// `-FI_ENOSYS` when the table has no such operation.
 macro_rules! calls {
     ($(
         $(#[$doc:meta])*
@@ -42,7 +29,14 @@ macro_rules! calls {
         $(#[$doc])*
         #[inline]
         pub unsafe fn $name($object: $type $(, $argument: $argument_type)*) -> $result {
-            dispatch!($table, $operation, $($passed),*)
+            // SAFETY: by the contract of this module the object is live, so its table is, and the
+            // arguments are what the operation asks for.
+            unsafe {
+                match (*$table).$operation {
+                    Some(operation) => operation($($passed),*),
+                    None => (-FI_ENOSYS) as _,
+                }
+            }
         }
     )*};
 }

@@ -6,8 +6,3 @@ pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 /// `FI_KEY_NOTAVAIL`: the region has no key, or one longer than 64 bits.
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
-
-#[allow(non_snake_case)]
-pub const fn FI_VERSION(major: u16, minor: u16) -> u32 {
-    ((major as u32) << 16) | minor as u32
-}

@@ -8,7 +8,7 @@ pub struct Version(u32);
 
 impl Version {
     pub const fn new(major: u16, minor: u16) -> Self {
-        Self(crate::FI_VERSION(major, minor))
+        Self((major as u32) << 16 | minor as u32)
     }
 
     pub const fn from_packed(packed: u32) -> Self {
