@@ -148,8 +148,7 @@ impl Hello {
     /// Decodes the records of all PEs, in PE order, and checks that the job can go on.
     pub fn agree(step: SetupStep, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
         let mut hellos = Vec::new();
-        for (pe, record) in records.chunks(HELLO_BYTES).enumerate() {
-            let pe = Pe(pe as u32);
+        for (pe, record) in (0..).map(Pe).zip(records.chunks(HELLO_BYTES)) {
             let hello = <&[u8; HELLO_BYTES]>::try_from(record)
                 .ok()
                 .and_then(Hello::decode)
@@ -157,16 +156,15 @@ impl Hello {
                 .ok_or(ExchangeError::Record { pe })?;
             hellos.push(hello);
         }
-        let failed: Vec<(Pe, String)> = hellos
-            .iter()
-            .enumerate()
-            .filter_map(|(pe, hello)| Some((Pe(pe as u32), hello.failure.clone()?)))
+        let failed: Vec<(Pe, String)> = (0..)
+            .map(Pe)
+            .zip(&hellos)
+            .filter_map(|(pe, hello)| Some((pe, hello.failure.clone()?)))
             .collect();
         if !failed.is_empty() {
             return Err(ExchangeError::Peers(failed));
         }
-        for (pe, hello) in hellos.iter().enumerate() {
-            let pe = Pe(pe as u32);
+        for (pe, hello) in (0..).map(Pe).zip(&hellos) {
             if hello.provider != hellos[0].provider {
                 let (theirs, first) = (hello.provider.clone(), hellos[0].provider.clone());
                 return Err(ExchangeError::Providers { pe, theirs, first });
