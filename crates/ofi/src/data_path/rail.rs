@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA, Version};
+use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA, Version};
 
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
+use crate::error::refused;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::Domain;
 use crate::objects::endpoint::Endpoint;
@@ -82,11 +83,8 @@ impl Rail {
         let info = &device.info;
         let limits = Self::limits_of(device, options);
         if limits.depth == 0 || limits.max_segment == 0 {
-            return Err(PortError {
-                call: "opening the rail",
-                code: FI_EINVAL,
-                text: String::from("it has no room for a single operation"),
-            });
+            let text = String::from("it has no room for a single operation");
+            return Err(refused("opening the rail", text));
         }
         let fabric = fabrics.of(info)?;
         let domain = Arc::new(Domain::open(fabric, info, device.profile)?);

@@ -125,10 +125,6 @@ impl Info {
         unsafe { &*self.raw().domain_attr }
     }
 
-    pub(crate) fn fabric_attr(&self) -> *mut fi_fabric_attr {
-        self.raw().fabric_attr
-    }
-
     pub(crate) fn fabric(&self) -> &fi_fabric_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().fabric_attr }

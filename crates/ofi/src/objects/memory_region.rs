@@ -63,15 +63,12 @@ impl Rights {
     }
 
     fn with_our_own(self) -> u64 {
-        FI_READ | FI_WRITE | FI_SEND | FI_RECV | self.of_peers()
-    }
-
-    fn of_peers(self) -> u64 {
-        match self {
+        let of_peers = match self {
             Rights::None => 0,
             Rights::Read => FI_REMOTE_READ,
             Rights::ReadAndWrite => FI_REMOTE_READ | FI_REMOTE_WRITE,
-        }
+        };
+        FI_READ | FI_WRITE | FI_SEND | FI_RECV | of_peers
     }
 }
 

@@ -145,7 +145,11 @@ impl OfiPort {
         if !self.joins_addresses {
             return rail.endpoint.insert(&plain).map_err(on_rail);
         }
-        let split = |(at, address)| addresses::split(address).ok_or_else(|| no_address(at));
+        let split = |(at, address)| {
+            let why =
+                || refused("inserting an address", format!("that of peer {at} cannot be read"));
+            addresses::split(address).ok_or_else(why)
+        };
         let joined = plain.into_iter().enumerate().map(split);
         let joined = joined.collect::<Result<Vec<Vec<&[u8]>>, PortError>>()?;
         let own: Vec<&[u8]> = joined.iter().map(|parts| parts[0]).collect();
@@ -279,11 +283,6 @@ impl Clock for OfiPort {
 fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
     error.text = format!("rail {}: {}", rail.name, error.text);
     error
-}
-
-#[cold]
-fn no_address(at: usize) -> PortError {
-    refused("inserting an address", format!("that of peer {at} cannot be read"))
 }
 
 #[cold]
