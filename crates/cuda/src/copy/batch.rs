@@ -137,8 +137,8 @@ impl BatchSubmitter {
                     self.direction = transfer.direction;
                     self.pieces.extend(Piece::of(&transfer, stream.context()));
                 }
-                StreamOp::Store { word, value } => {
-                    self.writes.push(WordWrite { addr: word.addr, width: word.width, value });
+                StreamOp::Store { addr, width, value, .. } => {
+                    self.writes.push(WordWrite { addr, width, value });
                 }
             }
         }

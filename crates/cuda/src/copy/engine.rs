@@ -84,13 +84,11 @@ impl CopyEngine {
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let word = PinnedMemory::new(context, progress::BYTES)?;
-        let counter = match ProgressCounter::new(&stream, word) {
-            Ok(counter) => Some(counter),
-            Err(reason) => {
+        let counter = ProgressCounter::new(&stream, word)
+            .inspect_err(|reason| {
                 log::info!(target: MEM, "events tell when words of {context} are stored, which is slower: {reason}");
-                None
-            }
-        };
+            })
+            .ok();
         let batch = || {
             let event = Event::new(context)?;
             Ok(Batch { number: 0, event, done_by: DoneBy::Stream, sequence: 0, failed: None })
@@ -208,9 +206,9 @@ impl CopyEngine {
                 let fits = fits(offset, len, memory.len()) && len > 0 && self.holds(memory);
                 (range, addr, len, fits)
             }
-            StreamOp::Store { word, .. } => {
-                let (addr, len) = (word.addr, word.width.bytes());
-                (word.range, addr, len, addr % len == 0)
+            StreamOp::Store { range, addr, width, .. } => {
+                let len = width.bytes();
+                (range, addr, len, addr % len == 0)
             }
         };
         if !fits || !range.contains(addr, len) {

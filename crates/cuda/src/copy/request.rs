@@ -31,14 +31,6 @@ pub struct Transfer<'a> {
     pub len: usize,
 }
 
-/// A word of 4 or 8 bytes in device memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Word<'a> {
-    pub(crate) range: &'a DeviceRange,
-    pub(crate) addr: usize,
-    pub(crate) width: Width,
-}
-
 /// Widths of words that stream memory operations store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WordStores {
@@ -64,8 +56,8 @@ pub(crate) enum StreamOp<'a> {
     /// An ordered copy follows all earlier operations, another one those before the last run of
     /// copies.
     Copy { transfer: Transfer<'a>, is_ordered: bool },
-    /// A stream memory operation, after all earlier operations.
-    Store { word: Word<'a>, value: u64 },
+    /// A stream memory operation, after all earlier operations; of a word of 4 or 8 bytes.
+    Store { range: &'a DeviceRange, addr: usize, width: Width, value: u64 },
 }
 
 /// Reason why nothing was started.

@@ -5,6 +5,7 @@ use std::fmt;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as attribute};
 
+use crate::driver::api::Status;
 use crate::driver::context::{Context, Ordinal, device_number};
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
@@ -56,6 +57,8 @@ pub struct Device {
     number: CUdevice,
 }
 
+type TextOfDevice = unsafe extern "C" fn(*mut c_char, c_int, CUdevice) -> Status;
+
 impl Device {
     /// Returns the number of devices that the process sees. CUDA must have been started.
     pub fn count(driver: &Driver) -> Result<i32, CudaError> {
@@ -87,17 +90,12 @@ impl Device {
     }
 
     pub fn name(&self) -> Result<String, CudaError> {
-        let get = self.driver.api.cuDeviceGetName;
-        // SAFETY: the buffer has the length given.
-        self.text("cuDeviceGetName", |text, room| unsafe { get(text, room, self.number) })
+        self.text("cuDeviceGetName", self.driver.api.cuDeviceGetName)
     }
 
     /// Returns its PCI address in the form that Linux uses: `0000:3b:00.0`.
     pub fn pci_address(&self) -> Result<String, CudaError> {
-        let get = self.driver.api.cuDeviceGetPCIBusId;
-        let text =
-            // SAFETY: the buffer has the length given.
-            self.text("cuDeviceGetPCIBusId", |text, room| unsafe { get(text, room, self.number) })?;
+        let text = self.text("cuDeviceGetPCIBusId", self.driver.api.cuDeviceGetPCIBusId)?;
         Ok(text.to_ascii_lowercase())
     }
 
@@ -141,13 +139,11 @@ impl Device {
         Ok(Some(value))
     }
 
-    fn text(
-        &self,
-        call: &'static str,
-        get: impl FnOnce(*mut c_char, c_int) -> u32,
-    ) -> Result<String, CudaError> {
+    /// Returns what a function of the driver writes into a buffer of the length it is given.
+    fn text(&self, call: &'static str, get: TextOfDevice) -> Result<String, CudaError> {
         let mut text = [0 as c_char; 256];
-        let status = get(text.as_mut_ptr(), text.len() as c_int);
+        // SAFETY: the buffer has the length given.
+        let status = unsafe { get(text.as_mut_ptr(), text.len() as c_int, self.number) };
         self.driver.check(call, status, || format!("device {}", self.ordinal))?;
         let last = text.len() - 1;
         text[last] = 0;

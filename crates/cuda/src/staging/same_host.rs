@@ -102,13 +102,11 @@ impl SameHostPeers {
     /// cannot be locked; returns None if that of this process cannot.
     pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
         let Shares { me, own, layout, peers } = shares;
-        let pinned = match PinnedMemory::register(context, &own, layout.bounce_bytes()) {
-            Ok(pinned) => pinned,
-            Err(error) => {
+        let pinned = PinnedMemory::register(context, &own, layout.bounce_bytes())
+            .inspect_err(|error| {
                 log::info!(target: MEM, "bounce memory is not shared with other PEs of this host: {error}");
-                return None;
-            }
-        };
+            })
+            .ok()?;
         let mut all = Vec::with_capacity(peers.len());
         for share in peers {
             match PinnedMemory::register(context, &share.memory, share.layout.bounce_bytes()) {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::copy::MAX_WRITES;
-use crate::copy::request::{StreamOp, Word};
+use crate::copy::request::StreamOp;
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 
@@ -94,7 +94,7 @@ impl DeferredWrite {
     /// Returns the stream memory operation that stores the part; None unless it has 4 or 8 bytes.
     pub(crate) fn store(&self) -> Option<StreamOp<'_>> {
         let (range, addr, width) = (&**self.range.range(), self.addr, self.width()?);
-        Some(StreamOp::Store { word: Word { range, addr, width }, value: self.value })
+        Some(StreamOp::Store { range, addr, width, value: self.value })
     }
 
     pub(crate) fn overlaps(&self, addr: usize, len: usize) -> bool {
