@@ -133,10 +133,9 @@ pub(crate) unsafe fn watch(transport: *mut Transport) {
         (&(*block).job, &(*block).heartbeat)
     };
     if let Some(connected) = job.connection() {
-        let (warn_after, fail_after) = (job.settings.warn_after, job.settings.fail_after);
         heartbeat.get_or_init(|| {
             // The thread is the host's, so a stall is only logged.
-            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, |_| ())
+            Heartbeat::of(Arc::clone(&connected.pulse), &job.settings, |_| ())
         });
     }
 }

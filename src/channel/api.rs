@@ -24,7 +24,6 @@ use crate::channel::regions::Regions;
 use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
-use crate::settings::Settings;
 use engine::thread_wait::Wait;
 use ofi::{fork, posix_signals};
 
@@ -85,10 +84,9 @@ impl Channel {
         let thread = posix_signals::spawn("nlf-proxy", move || unsafe { proxy.run() })
             .map_err(ChannelError::Thread)?;
         let heartbeat = state.job.connection().map(|connected| {
-            let Settings { warn_after, fail_after, .. } = state.job.settings;
             let of = Arc::clone(&state);
             let failed = move |stall: &Stall| of.give_up(&stall.to_string());
-            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
+            Heartbeat::of(Arc::clone(&connected.pulse), &state.job.settings, failed)
         });
         let channel = Self {
             state,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use log::{debug, warn};
 
 use crate::logging;
+use crate::settings::Settings;
 use engine::lane::Pulse;
 use engine::thread_wait::Wait;
 use ofi::{fork, posix_signals};
@@ -107,8 +108,7 @@ impl Heartbeat {
     /// Starts checking a pulse: logs stalls after `warn_after`, tells `failed` after `fail_after`.
     pub(crate) fn of(
         pulse: Arc<Pulse>,
-        warn_after: Option<Duration>,
-        fail_after: Option<Duration>,
+        &Settings { warn_after, fail_after, .. }: &Settings,
         failed: impl Fn(&Stall) + Send + 'static,
     ) -> Self {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
@@ -233,8 +233,9 @@ mod tests {
         let pulse = Arc::new(Pulse::default());
         pulse.beat();
         let (said, hear) = std::sync::mpsc::channel();
-        let limit = Some(Duration::from_millis(1));
-        let heartbeat = Heartbeat::of(Arc::clone(&pulse), None, limit, move |stall| {
+        let fail_after = Some(Duration::from_millis(1));
+        let settings = Settings { warn_after: None, fail_after, ..Settings::default() };
+        let heartbeat = Heartbeat::of(Arc::clone(&pulse), &settings, move |stall| {
             let _ = said.send(*stall);
         });
         let stall = hear.recv_timeout(Duration::from_secs(60)).unwrap();

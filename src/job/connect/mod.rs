@@ -69,7 +69,11 @@ pub(crate) fn connect(
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
     let peers = Addresses::decode_all(&hellos, &records).map_err(JobError::from);
     let mut inserted = peers.and_then(|peers| {
-        let paths = Paths::insert(&mut opened, me, &locations, &peers)?;
+        let mine = &locations.0[..];
+        let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, mine, &peers)?;
+        // The host lane is on the device of the first proxy rail.
+        let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine[..1], &peers)?;
+        let paths = Paths { host, proxy };
         Ok((paths, Proof::new((me, cookie), &networks, opened.report.over_sockets, peers)))
     });
     let mut offer = shared_bounce::Offer::new(settings, me, n_pes, near);
@@ -214,23 +218,9 @@ struct Paths {
     proxy: PathTable,
 }
 
-impl Paths {
-    /// Inserts the peers' addresses, in one call per rail.
-    ///
-    /// Only peers' proxy rails are addressed: their proxy threads always poll them.
-    fn insert(
-        opened: &mut Opened,
-        me: Pe,
-        mine: &Addresses,
-        peers: &[Addresses],
-    ) -> Result<Self, JobError> {
-        let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
-        // The host lane is on the device of the first proxy rail.
-        let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
-        Ok(Self { host, proxy })
-    }
-}
-
+/// Inserts the peers' addresses for a lane, in one call per rail.
+///
+/// Only peers' proxy rails are addressed: their proxy threads always poll them.
 fn insert_lane(
     port: &mut OfiPort,
     kind: LaneKind,

@@ -56,22 +56,18 @@ impl Consistency {
     /// Decides for the device of the context that is bound on this thread, and logs the decision.
     pub(crate) fn new(choice: ConsistencyChoice) -> Self {
         let device = Driver::of_process().ok().and_then(Device::current);
-        let attributes = device.and_then(|device| match device.attributes() {
-            Ok(attributes) => Some(attributes),
-            Err(error) => {
+        let attributes = device.and_then(|device| {
+            let warn = |error: &CudaError| {
                 warn!(target: logging::TRANSPORT, "attributes of {device}: {error}");
-                None
-            }
+            };
+            device.attributes().inspect_err(warn).ok()
         });
         let (flushes, reason) = needs_flush(choice, attributes.as_ref());
         let context = device.filter(|_| flushes).and_then(|device| {
-            match Context::primary(device.driver(), device.ordinal()) {
-                Ok(context) => Some(context),
-                Err(error) => {
-                    warn!(target: logging::TRANSPORT, "context of {device}: {error}");
-                    None
-                }
-            }
+            let warn = |error: &CudaError| {
+                warn!(target: logging::TRANSPORT, "context of {device}: {error}");
+            };
+            Context::primary(device.driver(), device.ordinal()).inspect_err(warn).ok()
         });
         if device.is_some() || choice != ConsistencyChoice::Auto {
             let how = if flushes { "CUDA's flush" } else { "nothing is needed" };

@@ -149,16 +149,15 @@ impl Offer {
     /// Returns pidfds of the other PEs of this host, and their memory, once all have sent it.
     pub(crate) fn open(mut self) -> (Vec<(Pe, OwnedFd)>, Option<Shares>) {
         self.meeting.iter_mut().for_each(Meeting::receive);
-        let share = |peer: &Peer| match self.open_one(peer) {
-            Ok(share) => Some(share),
-            Err(why) => {
+        let share = |peer: &Peer| {
+            let not_shared = |why: &String| {
                 info!(
                     target: logging::MEM,
                     "bounce memory of {} is not shared with this PE, so what goes between them goes through the fabric: {why}",
                     peer.pe
                 );
-                None
-            }
+            };
+            self.open_one(peer).inspect_err(not_shared).ok()
         };
         let shares = self.own.as_ref().map(|(own, _)| Shares {
             me: self.me,

@@ -26,7 +26,6 @@ use crate::bootstrap::{Bootstrap, TcpBootstrap};
 use crate::job::Job;
 use crate::job::heartbeat::{Heartbeat, Stall};
 use crate::logging;
-use crate::settings::Settings;
 use engine::error::EngineError;
 use engine::port::Access;
 
@@ -71,17 +70,16 @@ impl Group {
                 lane.allow_peer_exit();
             });
         }
-        let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
+        let pulse = Arc::clone(&connected.pulse);
         let (has_core, most_rails) = (connected.has_core, connected.most_rails);
         let shared = Arc::new(Shared::new(job, n, has_core));
         let helper = Helper::start(Arc::clone(&shared))?;
-        let Settings { warn_after, fail_after, .. } = settings;
         // A weak reference: the helper is stored in the state that it uses.
         let of = Arc::downgrade(&shared);
         let failed = move |stall: &Stall| {
             of.upgrade().into_iter().for_each(|group| group.fail(&stall.to_string()));
         };
-        let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
+        let heartbeat = Heartbeat::of(pulse, &plugin.settings, failed);
         shared.lock().heartbeat = Some(heartbeat);
         info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
         let (bootstrap, helper) = (Mutex::new(bootstrap), Some(helper));
@@ -131,13 +129,12 @@ impl Group {
             shared.check_unused(base, len)?;
             connected.regions.release(&handle)
         };
-        let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
         let released = match shared.failure() {
-            None => connected.release_patiently(release, is_in_use),
+            None => connected.release_patiently(release, EngineError::is_in_use),
             Some(_) => release(),
         };
         match released {
-            Err(in_use) if is_in_use(&in_use) => {
+            Err(in_use) if in_use.is_in_use() => {
                 shared.fail(&in_use.to_string());
                 drop(job);
                 if shared.end() { Ok(()) } else { Err(in_use.into()) }
