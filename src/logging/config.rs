@@ -72,11 +72,9 @@ impl Default for Config {
 
 impl Config {
     /// Reads the configuration. Wrong values count as not set and are reported, but are no error.
-    pub(super) fn load<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> (Self, Vec<String>)
-    where
-        N: AsRef<OsStr>,
-        V: AsRef<OsStr>,
-    {
+    pub(super) fn load(
+        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> (Self, Vec<String>) {
         let mut config = Self::default();
         let mut complaints = Vec::new();
         for (name, value) in variables {

@@ -74,17 +74,14 @@ impl Plugin {
     pub(super) fn finalize() -> Result<(), NcclError> {
         let mut current = current();
         match &mut *current {
-            None => Err(NcclError::NoPlugin),
-            Some((users, _)) if *users > 1 => {
-                *users -= 1;
-                Ok(())
-            }
+            None => return Err(NcclError::NoPlugin),
+            Some((users, _)) if *users > 1 => *users -= 1,
             Some(_) => {
                 *current = None;
                 members::end_all();
-                Ok(())
             }
         }
+        Ok(())
     }
 
     pub(super) fn current() -> Result<Arc<Self>, NcclError> {

@@ -44,13 +44,9 @@ impl Settings {
     ///
     /// # Errors
     /// Every refused value, with its variable and the accepted values.
-    pub fn load<N, V>(
-        variables: impl IntoIterator<Item = (N, V)>,
-    ) -> Result<(Self, Vec<Notice>), SettingsError>
-    where
-        N: AsRef<OsStr>,
-        V: AsRef<OsStr>,
-    {
+    pub fn load(
+        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> Result<(Self, Vec<Notice>), SettingsError> {
         let ours = select(variables);
         let value = |name| ours.iter().find(|(set, _)| set == name).map(|(_, value)| value);
         let mut settings = Self::default();
@@ -148,11 +144,9 @@ fn entries(list: &OsStr) -> Vec<String> {
     if text == NO_KEYS { Vec::new() } else { text.split(',').map(String::from).collect() }
 }
 
-fn select<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Vec<(String, Box<OsStr>)>
-where
-    N: AsRef<OsStr>,
-    V: AsRef<OsStr>,
-{
+fn select(
+    variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+) -> Vec<(String, Box<OsStr>)> {
     variables
         .into_iter()
         .map(|(name, value)| {

@@ -114,17 +114,14 @@ impl Channel {
     fn release_region(&self, region: &Registered) -> Result<(), ChannelError> {
         self.set_in_proxy(region.index, None)?;
         let connected = self.connected()?;
+        let (base, len) = (region.base, region.len);
         let release = || {
-            self.check_unused(region.base, region.len)?;
+            // An operation of the proxy thread may touch these bytes still.
+            let unused = self.on_proxy(move |view| view.lane.check_unused(base, len))?;
+            unused.map_err(ChannelError::Release)?;
             connected.regions.release(&region.handle).map_err(ChannelError::Release)
         };
         connected.release_patiently(release, ChannelError::is_in_use)
-    }
-
-    /// An error if an operation of the proxy thread in flight touches these bytes.
-    fn check_unused(&self, addr: usize, len: usize) -> Result<(), ChannelError> {
-        let unused = self.on_proxy(move |view| view.lane.check_unused(addr, len))?;
-        unused.map_err(ChannelError::Release)
     }
 
     pub(super) fn register_own(&self) -> Result<(), ChannelError> {

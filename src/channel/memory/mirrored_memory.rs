@@ -53,15 +53,14 @@ impl SharedBlock for OnDevice {
     }
 
     fn copy(&self, direction: Direction, offset: usize, len: usize) -> Result<(), ChannelError> {
-        let failed = |error: String| ChannelError::Device(error);
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let (range, memory, addr) = (self.memory.range(), &self.copy, self.memory.addr() + offset);
         let transfer = Transfer { direction, range, addr, memory, offset, len };
-        copies.start(&transfer).map_err(|error| failed(error.to_string()))?;
+        copies.start(&transfer).map_err(|error| ChannelError::Device(error.to_string()))?;
         let start = Instant::now();
         loop {
             if let Some(ended) = copies.poll() {
-                return ended.map_err(|error| failed(error.to_string()));
+                return ended.map_err(|error| ChannelError::Device(error.to_string()));
             }
             if start.elapsed() > PATIENCE {
                 return Err(ChannelError::Late { what: "a copy of the context", waited: PATIENCE });

@@ -61,10 +61,9 @@ impl MappedMemory {
         if words.gdrcopy.is_none() {
             return Err(none());
         }
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let mapper = Words::new(context, words).map_err(|error| text(&error))?.mapper();
+        let mapper = Words::new(context, words).map_err(|error| error.to_string())?.mapper();
         let len = len.next_multiple_of(size_of::<u64>());
-        let memory = DeviceMemory::new(context, len).map_err(|error| text(&error))?;
+        let memory = DeviceMemory::new(context, len).map_err(|error| error.to_string())?;
         let range = mapper.open(Arc::clone(memory.range()), None);
         let here = range.cpu_addr(memory.addr()).ok_or_else(none)?;
         for at in (0..len).step_by(size_of::<u64>()) {

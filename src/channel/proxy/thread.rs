@@ -16,7 +16,6 @@ use crate::job::counters::exit;
 use crate::job::idle::Idle;
 use crate::job::{Connected, Job};
 use crate::logging;
-use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::thread_wait::Wait;
@@ -161,7 +160,9 @@ impl Proxy {
         // SAFETY: the caller's promise; `lane` is not used any more.
         match unsafe { connected.iterate() } {
             Ok(any) => busy |= any,
-            Err(failed) => self.lane_failed(&failed),
+            // Failures after the end of the channel are ignored: peers may have ended.
+            Err(_) if matches!(self.phase, Phase::Failed | Phase::Stopped) => {}
+            Err(error) => self.fail(failed(error.to_string())),
         }
         // SAFETY: as before.
         let lane = unsafe { &mut *connected.proxy_lane() };
@@ -236,14 +237,6 @@ impl Proxy {
                     let _ = done.send(Err(self.consumer.left()));
                 }
             },
-        }
-    }
-
-    #[cold]
-    fn lane_failed(&mut self, error: &EngineError) {
-        // Failures after the end of the channel are ignored: peers may have ended.
-        if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
-            self.fail(failed(error.to_string()));
         }
     }
 
