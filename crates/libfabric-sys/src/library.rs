@@ -199,12 +199,6 @@ impl Library {
         unsafe { (self.dupinfo)(info) }
     }
 
-    /// An empty entry, for hints (`fi_allocinfo`). Null when there is no memory.
-    pub fn allocinfo(&self) -> *mut fi_info {
-        // SAFETY: null is allowed.
-        unsafe { self.dupinfo(ptr::null()) }
-    }
-
     /// Opens a fabric, `fi_fabric(3)`.
     ///
     /// # Safety

@@ -88,7 +88,8 @@ impl Info {
             true => (ptr::null(), 0),
             false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
         };
-        let hints = NonNull::new(library.allocinfo()).ok_or("out of memory")?;
+        // SAFETY: null is allowed.
+        let hints = NonNull::new(unsafe { library.dupinfo(ptr::null()) }).ok_or("out of memory")?;
         let hints = Self { library, raw: hints };
         let info = hints.raw.as_ptr();
         let mut last = format!("no answer from {}", options.provider).into();
