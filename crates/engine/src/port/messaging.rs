@@ -21,7 +21,7 @@ pub enum Incoming {
 }
 
 /// Messages, on the rails of a data path. They may arrive in any order or twice, and are lost where
-/// a rail fails. A port without messages refuses to send.
+/// a rail fails.
 pub trait Messaging: DataPath {
     /// Sends a message of at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE) bytes, copied
     /// before this returns. Never blocks. Its end is known by the peer's acknowledgement alone.
@@ -35,10 +35,7 @@ pub trait Messaging: DataPath {
         to: PeerAddr,
         wr_id: WrId,
         bytes: &[u8],
-    ) -> Result<Posted, PortError> {
-        let _ = (rail, to, wr_id, bytes);
-        Err(PortError::not_offered("sending a message", "this fabric has no messages"))
-    }
+    ) -> Result<Posted, PortError>;
 
     /// Sends a message that ends with bytes elsewhere in memory that the CPU reaches, as
     /// [`Messaging::send`] does. The whole has at most
@@ -53,7 +50,8 @@ pub trait Messaging: DataPath {
         tail: Tail,
     ) -> Result<Posted, PortError> {
         let _ = (rail, to, wr_id, head, tail);
-        Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
+        let text = String::from("this fabric has no long messages");
+        Err(PortError { call: "sending a message", code: 0, text })
     }
 
     /// Sends a message on the fast path. Returns true if it has left, and no reason otherwise.
@@ -76,8 +74,5 @@ pub trait Messaging: DataPath {
     }
 
     /// Takes a message, copied into the packet, or immediate data that the last poll has found.
-    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
-        let _ = (rail, into);
-        Incoming::Nothing
-    }
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming;
 }

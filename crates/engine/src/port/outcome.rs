@@ -54,8 +54,4 @@ impl PortError {
     pub fn is_out_of_memory(&self) -> bool {
         self.code == NO_MEMORY
     }
-
-    pub(crate) fn not_offered(call: &'static str, why: &str) -> Self {
-        Self { call, code: 0, text: why.to_owned() }
-    }
 }

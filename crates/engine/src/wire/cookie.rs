@@ -4,8 +4,6 @@
 //! [marked](crate::wire::immediate). An observer of the network does not learn the cookie, but sees
 //! the memory keys of RMA operations in the clear.
 
-use std::fmt;
-
 use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
 
@@ -41,9 +39,4 @@ impl Cookie {
     }
 }
 
-// The cookie is never printed.
-impl fmt::Debug for Cookie {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cookie")
-    }
-}
+debug_by_name!(Cookie);

@@ -6,8 +6,6 @@
 //! data and 256 PEs a guess matches a waiting counter once in 2^52; with four bytes (EFA) once in
 //! 2^20, and EFA NICs also require a random 32-bit number.
 
-use std::fmt;
-
 use aes::cipher::BlockEncrypt;
 use aes::{Aes128Enc, Block};
 
@@ -65,8 +63,4 @@ impl ImmediateCodec {
 }
 
 // The cipher is keyed with a secret.
-impl fmt::Debug for ImmediateCodec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ImmediateCodec")
-    }
-}
+debug_by_name!(ImmediateCodec);

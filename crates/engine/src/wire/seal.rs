@@ -12,8 +12,6 @@
 //! dropped as executed. Later another high half of the number masks a word of the head: the message
 //! names a random region or get. Bytes beyond 48 are payload and not covered.
 
-use std::fmt;
-
 use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128Dec, Aes128Enc, Block};
 
@@ -172,15 +170,4 @@ fn pair(bytes: &[u8], offset: usize) -> (u64, u64) {
     (word(offset), word(offset + 8))
 }
 
-// Both hold secrets.
-impl fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Receiver")
-    }
-}
-
-impl fmt::Debug for Seal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seal")
-    }
-}
+debug_by_name!(Receiver, Seal);
