@@ -82,6 +82,13 @@ pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libfabric_sys::FI_EINVAL, text }
 }
 
+/// Names the rail of an error.
+#[cold]
+pub(crate) fn on_rail(name: &str, mut error: PortError) -> PortError {
+    error.text = format!("rail {name}: {}", error.text);
+    error
+}
+
 /// Adds a probable remedy to an error, unless it is empty.
 pub(crate) fn with_help(mut error: PortError, help: &str) -> PortError {
     if !help.is_empty() {

@@ -15,6 +15,7 @@ pub(crate) enum BufferId {
 }
 
 #[repr(C, align(64))]
+#[derive(Debug)]
 struct Line([u8; LINE]);
 
 const LINE: usize = 64;
@@ -22,6 +23,7 @@ const LINE: usize = 64;
 /// Buffers of one length, each with a context, whose address identifies the buffer.
 ///
 /// They are contiguous, so that one registration covers them.
+#[derive(Debug)]
 pub(crate) struct MessageBuffers {
     contexts: ContextArray,
     /// Send buffers, then receive buffers.
@@ -110,15 +112,6 @@ impl MessageBuffers {
             BufferId::Send(index) => index as usize,
             BufferId::Receive(index) => self.sends + index as usize,
         }
-    }
-}
-
-impl std::fmt::Debug for MessageBuffers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MessageBuffers")
-            .field("sends", &self.sends)
-            .field("receives", &self.receives)
-            .finish()
     }
 }
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::data_path::rail::Rail;
+use crate::error::on_rail;
 use crate::memory::direct_policy::{DirectPolicy, RailTraits};
 use crate::objects::domain::Domain;
 use crate::objects::memory_region::{Method, Region, Rights};
@@ -77,10 +78,7 @@ impl Registrar {
         rights: Rights,
         bulk: &mut Vec<Region>,
     ) -> Result<Region, PortError> {
-        let named = |mut error: PortError| {
-            error.text = format!("rail {}: {}", self.name, error.text);
-            error
-        };
+        let named = |error| on_rail(&self.name, error);
         let region = self.register_as(addr, len, rights, Method::Host).map_err(named)?;
         for domain in &self.bulk {
             let (method, key) = (Method::Host, Some(region.key));

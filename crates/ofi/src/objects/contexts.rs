@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use engine::ids::WrId;
 
 #[repr(C, align(64))]
+#[derive(Debug)]
 struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
@@ -25,6 +26,7 @@ pub(crate) fn context_at(base: usize, wr_id: WrId) -> *mut c_void {
 }
 
 /// A fixed number of contexts, identified by their indices.
+#[derive(Debug)]
 pub(crate) struct ContextArray(Box<[UnsafeCell<Context>]>);
 
 // SAFETY: only the provider accesses the contents.
@@ -54,6 +56,7 @@ impl ContextArray {
 ///
 /// The values are in an array of their own: most providers never access contexts, which then take
 /// no cache.
+#[derive(Debug)]
 pub(crate) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
@@ -105,12 +108,6 @@ impl Contexts {
     /// Returns address and length in bytes of all values, for registration.
     pub(crate) fn values(&self) -> (usize, usize) {
         (self.values.as_ptr() as usize, size_of_val(&*self.values))
-    }
-}
-
-impl std::fmt::Debug for Contexts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contexts").field("capacity", &self.values.len()).finish()
     }
 }
 

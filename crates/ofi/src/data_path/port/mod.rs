@@ -12,7 +12,7 @@ use crate::data_path::bulk::{Bulk, BulkConfig, addresses};
 use crate::data_path::host_memory;
 use crate::data_path::messages::{Messages, too_long};
 use crate::data_path::rail::Rail;
-use crate::error::refused;
+use crate::error::{on_rail, refused};
 use crate::objects::contexts::Contexts;
 use crate::objects::endpoint::EndpointOps;
 use crate::objects::endpoint::queue::{Entries, QueueOps};
@@ -74,7 +74,7 @@ impl OfiPort {
         let port_rail = |rail: &Arc<Rail>| {
             let gate = rail.domain.gate.clone();
             let mut messages = Messages::new(rail);
-            messages.repost(rail, &gate).map_err(|error| on_rail(rail, error))?;
+            messages.repost(rail, &gate).map_err(|error| on_rail(&rail.name, error))?;
             Ok(PortRail {
                 rail: Arc::clone(rail),
                 queue: rail.endpoint.queue()?,
@@ -140,7 +140,7 @@ impl OfiPort {
     ) -> Result<Vec<PeerAddr>, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, bulk, .. } = port_rail;
-        let on_rail = |error| on_rail(rail, error);
+        let on_rail = |error| on_rail(&rail.name, error);
         let plain: Vec<&[u8]> = addresses.iter().map(AsRef::as_ref).collect();
         if !self.joins_addresses {
             return rail.endpoint.insert(&plain).map_err(on_rail);
@@ -277,12 +277,6 @@ impl Clock for OfiPort {
     fn relax(&mut self) {
         thread::yield_now();
     }
-}
-
-#[cold]
-fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
-    error.text = format!("rail {}: {}", rail.name, error.text);
-    error
 }
 
 #[cold]
