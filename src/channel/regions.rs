@@ -20,14 +20,14 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// A region that has no index yet.
     pub(crate) fn new(
-        index: u8,
         (base, len): (usize, usize),
         symmetric: bool,
         handle: HandleBytes,
         memory: Option<Box<dyn SharedBlock>>,
     ) -> Self {
-        Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
+        Self { index: 0, base, len, symmetric, handle, unwanted: false, _memory: memory }
     }
 }
 
@@ -111,7 +111,8 @@ mod tests {
     use engine::wire::handle::HANDLE_BYTES;
 
     fn region(index: u8, base: usize) -> Registered {
-        Registered::new(index, (base, 64), false, [0; HANDLE_BYTES], None)
+        let registered = Registered::new((base, 64), false, [0; HANDLE_BYTES], None);
+        Registered { index, ..registered }
     }
 
     fn regions(indices: impl IntoIterator<Item = u8>) -> Regions {

@@ -39,11 +39,8 @@ impl Channel {
         len: usize,
     ) -> Result<*mut u8, ChannelError> {
         let memory = symmetric(location, len);
-        let (addr, memory, failed) = match memory {
-            Ok(memory) => (memory.addr(), Some(memory), None),
-            Err(failed) => (0, None, Some(failed)),
-        };
-        self.register_all(addr, len, memory, failed)?;
+        let addr = memory.as_ref().map_or(0, |memory| memory.addr());
+        self.register_all(addr, len, memory.map(Some))?;
         Ok(addr as *mut u8)
     }
 
@@ -57,7 +54,7 @@ impl Channel {
     /// The memory stays what it is until it is released or the channel is dropped, and nobody minds
     /// that peers write to it.
     pub unsafe fn register_symmetric(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
-        self.register_all(addr as usize, len, None, None)
+        self.register_all(addr as usize, len, Ok(None))
     }
 
     /// Registers memory of this PE that kernels may put from, and get and fetch into. Peers do not
@@ -72,7 +69,7 @@ impl Channel {
         let base = addr as usize;
         check_len(base, len)?;
         let handle = self.register_here(base, len, Access::Local)?;
-        let mut registered = Registered::new(0, (base, len), false, handle, None);
+        let mut registered = Registered::new((base, len), false, handle, None);
         let mut regions = self.lock(&self.regions)?;
         let Some(index) = regions.local_index() else {
             self.give_up(registered);
@@ -127,8 +124,7 @@ impl Channel {
     pub(super) fn register_own(&self) -> Result<(), ChannelError> {
         let own = (self.state.shared.own(), size_of::<c::nlf_own>());
         let mut bootstrap = self.lock(&self.bootstrap)?;
-        let (registered, peers) =
-            self.agree_on(&mut **bootstrap, regions::own(), own, None, None)?;
+        let (registered, peers) = self.agree_on(&mut **bootstrap, regions::own(), own, Ok(None))?;
         let Registered { index, base, len, .. } = registered;
         self.set_in_proxy(index, Some(Box::new(Region { base, len: len as u64, peers })))
     }
@@ -137,12 +133,11 @@ impl Channel {
         &self,
         base: usize,
         len: usize,
-        memory: Option<Box<dyn SharedBlock>>,
-        failed: Option<ChannelError>,
+        memory: Result<Option<Box<dyn SharedBlock>>, ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut bootstrap = self.lock(&self.bootstrap)?;
         let free = self.lock(&self.regions)?.offer();
-        let agreed = self.agree_on(&mut **bootstrap, free, (base, len), memory, failed);
+        let agreed = self.agree_on(&mut **bootstrap, free, (base, len), memory);
         let mut regions = self.lock(&self.regions)?;
         regions.end_offer();
         let (registered, peers) = agreed?;
@@ -154,18 +149,20 @@ impl Channel {
         bootstrap: &mut dyn Bootstrap,
         free: Free,
         (base, len): (usize, usize),
-        memory: Option<Box<dyn SharedBlock>>,
-        failed: Option<ChannelError>,
+        memory: Result<Option<Box<dyn SharedBlock>>, ChannelError>,
     ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
         // First: errors after it are exchanged with the other PEs.
         let rails = self.connected()?.most_rails;
-        let registered = match failed {
-            Some(failed) => Err(failed),
-            None => check_len(base, len)
-                .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
+        let register = || {
+            check_len(base, len)?;
+            self.register_here(base, len, Access::LocalAndRemote)
+        };
+        let (memory, registered) = match memory {
+            Ok(memory) => (memory, register()),
+            Err(failed) => (None, Err(failed)),
         };
         let agreed = agree(bootstrap, rails, &registered, (base, len), free);
-        let mut registered = Registered::new(0, (base, len), true, registered?, memory);
+        let mut registered = Registered::new((base, len), true, registered?, memory);
         match agreed {
             Ok(Agreed { index, peers }) => {
                 registered.index = index;
