@@ -49,14 +49,12 @@ struct Handle {
 
 impl Listener {
     pub(super) fn new(device: c_int) -> Result<Self, NcclError> {
-        let mut number = [0; 8];
-        getrandom::fill(&mut number).map_err(|error| NcclError::Listen(error.into()))?;
+        let number = getrandom::u64().map_err(|error| NcclError::Listen(error.into()))?;
         let named = std::env::var("NCCL_SOCKET_IFNAME").unwrap_or_default();
         let mut addresses = addresses(&Interface::all(), &named);
         addresses.truncate(ADDRESSES);
         let socket = TcpListener::bind((listens_at(&addresses), 0)).map_err(NcclError::Listen)?;
         let at = socket.local_addr().map_err(NcclError::Listen)?;
-        let number = u64::from_le_bytes(number);
         let handle = Handle { number, port: at.port(), addresses };
         Ok(Self { device, socket: Mutex::new(Some(socket)), handle })
     }
