@@ -10,7 +10,7 @@ use ofi::{
     Provider,
 };
 
-use crate::process::{open, open_for, options, with_devices};
+use crate::process::{open, with_devices};
 
 struct Area {
     addr: usize,
@@ -81,18 +81,14 @@ fn attempts_are_listed_per_rail() {
 
 #[test]
 fn shm_reaches_devices_on_insistence_only() {
-    for choice in [GpuDirect::Auto, GpuDirect::Never] {
-        let options = Options { gpu_direct: choice, ..options(Provider::Shm) };
-        let opened = open_for(&options, MemoryKinds::HostAndDevices);
-        let (refusal, bound) = register(&opened, Err("none"));
-        assert_eq!(bound, 0, "{choice:?}");
-        assert!(!refusal.is_error, "it may be staged");
-        let reason =
-            if choice == GpuDirect::Never { "GPU_DIRECT=never" } else { "without FI_HMEM" };
-        assert!(refusal.to_string().contains(reason), "{refusal}");
-    }
-    for (kinds, reaches) in [(MemoryKinds::Host, false), (MemoryKinds::HostAndDevices, true)] {
-        let insisting = Discovery::run(&with_devices(Provider::Shm), true, kinds).expect("shm");
-        assert_eq!(insisting.reaches_devices(), reaches, "{kinds:?}");
+    for (gpu_direct, kinds, reaches) in [
+        (GpuDirect::Never, MemoryKinds::HostAndDevices, false),
+        (GpuDirect::Auto, MemoryKinds::HostAndDevices, false),
+        (GpuDirect::Always, MemoryKinds::Host, false),
+        (GpuDirect::Always, MemoryKinds::HostAndDevices, true),
+    ] {
+        let options = Options { gpu_direct, ..with_devices(Provider::Shm) };
+        let found = Discovery::run(&options, true, kinds).expect("shm");
+        assert_eq!(found.reaches_devices(), reaches, "{gpu_direct:?} {kinds:?}");
     }
 }

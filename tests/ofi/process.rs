@@ -57,10 +57,6 @@ pub(crate) fn open(options: &Options) -> Opened {
         GpuDirect::Always => MemoryKinds::HostAndDevices,
         _ => MemoryKinds::Host,
     };
-    open_for(options, kinds)
-}
-
-pub(crate) fn open_for(options: &Options, kinds: MemoryKinds) -> Opened {
     let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     let rails = discovery.default_rails();
     // SAFETY: these tests keep what they register, and post from, until it is over.

@@ -22,20 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             .run()?
             .check()?;
         let text = report.pes[0].text();
-        for part in [
-            "20000",
-            "80000 is newer than 70000",
-            "a newer release of this transport",
-            "3.1.7",
-            "3.4.5",
-            "3.5.21",
-            "3.6.5",
-            "3.7.2",
-            "3.8.0",
-        ] {
-            says(&text, part)?;
-        }
-        Ok(())
+        says(&text, "20000")?;
+        says(&text, "80000 is newer than 70000")
     })]
 }
 
