@@ -17,26 +17,15 @@ pub(crate) struct Contribution {
     pub(crate) note: Vec<u8>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Unregistered {
-    Bootstrap(BootstrapError),
-    Peer { pe: usize, why: String },
-}
-
-impl From<BootstrapError> for Unregistered {
-    fn from(failed: BootstrapError) -> Self {
-        Self::Bootstrap(failed)
-    }
-}
-
 /// Exchanges what the PEs of a job, with no more than `rails` rails each, have registered, and a
-/// note of equal length from each. Collective.
-pub(crate) fn exchange(
+/// note of equal length from each. Collective. `refused` makes the error of a PE and its reason.
+pub(crate) fn exchange<E: From<BootstrapError>>(
     bootstrap: &mut dyn Bootstrap,
     rails: usize,
     registered: Result<&HandleBytes, String>,
     note: &[u8],
-) -> Result<Vec<Contribution>, Unregistered> {
+    refused: impl Fn(usize, String) -> E,
+) -> Result<Vec<Contribution>, E> {
     let len = used_bytes(rails);
     let mut mine = note.to_vec();
     mine.extend_from_slice(
@@ -50,15 +39,12 @@ pub(crate) fn exchange(
         why.resize(WHY, 0);
         let all = bootstrap.allgather(&why)?;
         let why = String::from_utf8_lossy(all.chunks(WHY).nth(pe).unwrap_or_default());
-        return Err(Unregistered::Peer {
-            pe,
-            why: format!("cannot: {}", why.trim_end_matches('\0')),
-        });
+        return Err(refused(pe, format!("cannot: {}", why.trim_end_matches('\0'))));
     }
     let part = |(pe, (note, used)): (usize, (&[u8], &[u8]))| {
         let mut handle = [0; HANDLE_BYTES];
         handle[..len].copy_from_slice(used);
-        let refused = |why: String| Unregistered::Peer { pe, why };
+        let refused = |why: String| refused(pe, why);
         let Handle { owner, base, len, .. } =
             Handle::decode(&handle).map_err(|fault| refused(fault.to_string()))?;
         if owner.index() != pe {
@@ -94,12 +80,16 @@ pub(crate) mod tests {
         Callback::new(2, 0, gather).unwrap()
     }
 
+    fn refused(pe: usize, why: String) -> BootstrapError {
+        BootstrapError::Mismatch { call: "registering", pe: pe as u32, why }
+    }
+
     #[test]
     fn handle_length_follows_keys() {
         for (rails, bytes) in [(1, 64), (2, 72), (8, 120), (32, 312)] {
             let (mine, theirs) = (handle(0, 0x1000, 64, rails), handle(1, 0x2000, 32, 1));
             let mut peer = with_peer(&[[&[9; 3], &theirs[..bytes]].concat()]);
-            let parts = exchange(&mut peer, rails as usize, Ok(&mine), &[7; 3]).unwrap();
+            let parts = exchange(&mut peer, rails as usize, Ok(&mine), &[7; 3], refused).unwrap();
             let part = |base, len, handle, note| Contribution { base, len, handle, note };
             let both = [part(0x1000, 64, mine, vec![7; 3]), part(0x2000, 32, theirs, vec![9; 3])];
             assert_eq!(parts, both, "{rails} rails");
@@ -114,8 +104,9 @@ pub(crate) mod tests {
             1,
             registered,
             &[7; 3],
+            refused,
         ) {
-            Err(Unregistered::Peer { pe, why }) => (pe, why),
+            Err(BootstrapError::Mismatch { pe, why, .. }) => (pe, why),
             other => panic!("{other:?}"),
         };
         let mut reason = b"no memory".to_vec();

@@ -1,7 +1,7 @@
 //! Registration of symmetric memory: PEs send handles and free indices, and choose the same index.
 
 use crate::bootstrap::Bootstrap;
-use crate::bootstrap::registration::{Contribution, Unregistered, exchange};
+use crate::bootstrap::registration::{Contribution, exchange};
 use crate::channel::error::ChannelError;
 use crate::channel::proxy::region_table::PeerRegion;
 use engine::wire::handle::HandleBytes;
@@ -27,10 +27,7 @@ pub(crate) fn agree(
 ) -> Result<Agreed, ChannelError> {
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
     let mine = registered.as_ref().map_err(ToString::to_string);
-    let parts = exchange(bootstrap, rails, mine, &free).map_err(|failed| match failed {
-        Unregistered::Bootstrap(failed) => failed.into(),
-        Unregistered::Peer { pe, why } => refused(pe, why),
-    })?;
+    let parts = exchange(bootstrap, rails, mine, &free, refused)?;
     let mut peers = Vec::with_capacity(parts.len());
     for (pe, Contribution { base, len: theirs, handle, note }) in parts.into_iter().enumerate() {
         if theirs != len as u64 {

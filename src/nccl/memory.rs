@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::error::NcclError;
 use crate::bootstrap::Bootstrap;
-use crate::bootstrap::registration::{Contribution, Unregistered, exchange};
+use crate::bootstrap::registration::{Contribution, exchange};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 /// Bits of a handle for the index of its entry. The others count the entry's uses, so that released
@@ -61,10 +61,8 @@ pub(super) fn agree(
     registered: &Result<HandleBytes, NcclError>,
 ) -> Result<Region, NcclError> {
     let mine = registered.as_ref().map_err(ToString::to_string);
-    let peers = exchange(bootstrap, rails, mine, &[]).map_err(|failed| match failed {
-        Unregistered::Bootstrap(failed) => failed.into(),
-        Unregistered::Peer { pe: rank, why } => NcclError::Peer { len, rank, why },
-    })?;
+    let refused = |rank: usize, why: String| NcclError::Peer { len, rank, why };
+    let peers = exchange(bootstrap, rails, mine, &[], refused)?;
     let handle = *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]);
     Ok(Region { base, len, handle, peers: peers.into() })
 }
