@@ -336,10 +336,15 @@ impl<'a> Program<'a> {
         }
         let at = self.me as usize * PART + ONCE + self.link().words * 8;
         self.link().words += 1;
-        self.ask(kind, self.targets.word(self.to as u32, at), CHANGED.to_le_bytes().to_vec());
+        // Some are in the heap, which may be memory of another kind.
+        let places = [self.targets.word(self.to as u32, at), self.targets.heap(self.to as u32, at)];
+        let place = places[self.random.below(4) / 3];
+        self.ask(kind, place, CHANGED.to_le_bytes().to_vec());
         let width = [Width::Four, Width::Eight][self.random.below(2)];
         let op = [add, set][self.random.below(2)];
         let mut request = self.word(at, op, CHANGED, width);
+        request.remote_addr = place as u64;
+        request.remote_handle = self.handle(place, 8);
         if kind == Kind::Atomic && self.random.below(3) == 0 {
             request.atomic.op = AtomicOp::FetchAdd;
             self.fetch(&mut request, 0);
@@ -417,7 +422,12 @@ impl<'a> Program<'a> {
     fn step(&mut self) -> Outcome {
         let any = self.random.below(self.links.len());
         self.to = if self.random.below(4) == 0 { any } else { self.favourite };
-        match self.random.below(48) {
+        let step = self.random.below(48);
+        if (16..32).contains(&step) && self.random.below(4) == 0 {
+            // Most own words are changed with no message.
+            self.to = self.me as usize;
+        }
+        match step {
             0..12 => self.begin(Self::put)?,
             12..16 => self.begin(Self::put_signal)?,
             16..24 => self.fence()?,
