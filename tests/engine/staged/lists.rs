@@ -211,22 +211,30 @@ fn words_lost_within_list_are_refused() {
     assert!(matches!(told, Err(EngineError::PeerRefused { .. })), "{told:?}");
 }
 
-/// A word of the host, or of a device, that follows one of a device, which is stored later.
+/// A word of the host, or of a device, that follows one of a device, which is stored later: each in
+/// a message, or both in a list.
 #[test]
 fn words_of_both_memories_keep_order() {
-    for (region, offset) in [(4 * FIRST_REGION + 3, 800), (HEAP, 808)] {
+    let host = 4 * FIRST_REGION + 3;
+    for (region, is_list) in [(host, false), (HEAP, false), (host, true), (HEAP, true)] {
         let mut job = Job::new(5, &shape(true), CALM);
         let base = job.fabric.alloc_reached(Pe(1), 4096, Reach::Direct);
         job.members[1].regions.register(base, 4096, Access::LocalAndRemote).unwrap();
-        for (number, (region, offset)) in (0..).zip([(HEAP, 800), (region, offset)]) {
-            let (addr, atomic) = signal(AtomicOp::SignalAdd, region, offset).unwrap();
+        let words = [(HEAP, 800), (region, 808)].map(|at| signal(AtomicOp::SignalAdd, at.0, at.1));
+        if is_list {
+            let records = words.map(|signal| WireRecord { signal, ..put(HEAP, 0, 0, 0) });
+            list(&job, &[WireRecord { is_ordered: true, ..records[0] }, records[1]]);
+            forge_pull(&job, 0, PullTarget::List(2), 2 * RECORD, PullSource::Bounce(0));
+        }
+        for (number, word) in (0..).zip(words).filter(|_| !is_list) {
+            let (addr, atomic) = word.unwrap();
             forge(&job, (0, 1), ahead(number), number as u16, &Body::Word { addr, atomic });
         }
-        assert_eq!(moved(&mut job), (0, 2));
+        assert_eq!(moved(&mut job).1, 2);
         let events = job.fabric.events();
         let first = job.members[1].base + 800;
         let is = |event: &Event| matches!(*event, Event::Applied { addr, .. } if addr == first);
-        assert_eq!(events.iter().position(is), Some(0), "{region}");
+        assert_eq!(events.iter().position(is), Some(0), "{region} {is_list}");
     }
 }
 

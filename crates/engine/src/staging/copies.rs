@@ -416,10 +416,11 @@ impl Staging {
             let location = core.locate_word(word, &atomic).map_err(error)?;
             // All puts of the section are stored.
             self.apply(core, location, &atomic, order)?;
-            // These words are flushed with the receive, not with the next executed message.
-            self.has_deferred = false;
             has_words = true;
         }
+        // These words are flushed with the receive, not with the next executed message. Until here
+        // a word that the processor changes completes deferred ones before it.
+        self.has_deferred = false;
         Ok(has_words)
     }
 
