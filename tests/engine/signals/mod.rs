@@ -88,19 +88,34 @@ fn long_ordered_messages_are_bounded() {
     }
 }
 
-/// A fence towards another PE holds for own words, whichever the processor changes itself.
+/// A fence towards another PE or all, or the order of strong signals, holds for all own words behind
+/// it, whichever the processor changes itself.
 #[test]
 fn own_words_obey_fences() {
-    for words in 1..4 {
+    for (words, order) in (0..9).map(|case| (1 + case % 3, case / 3)) {
         let mut job = Job::with(Shape { words, ..PLAIN });
-        job.inc(0, 0, 8);
-        job.fence(0, 1);
+        if order == 0 {
+            job = job.with_ordered_signals();
+        }
+        job.amo(0, 0, 8, AtomicOp::SignalAdd, 1).unwrap();
+        match order {
+            0 => {}
+            1 => job.fence(0, 1),
+            _ => job.lane(0).fence_all(),
+        }
+        job.amo(0, 0, 16, AtomicOp::SignalAdd, 1).unwrap();
         let (remote_handle, remote_addr) = (&job.members[0].handle.clone(), job.members[0].base);
-        let word = job.targets.atomic(0, 8, AtomicOp::Inc, 0);
+        let word = job.targets.atomic(0, 8, AtomicOp::SignalAdd, 1);
         let host = AtomicRequest { remote_handle, remote_addr: remote_addr as u64, ..word };
         job.members[0].lane.atomic(&host).unwrap();
+        let first = job.members[0].words + 8;
         job.progress_until(&[0], |job| job.heap(0, 0, 8) != [0; 8]);
-        assert_eq!(job.word(0, 8), 1, "{words}");
+        let applied = |event: &Event| match event {
+            Event::Applied { addr, .. } => Some(*addr),
+            _ => None,
+        };
+        let found: Vec<_> = job.fabric.events().iter().filter_map(applied).collect();
+        assert_eq!(found, [first, first + 8, remote_addr], "{words} {order}");
     }
 }
 
@@ -122,7 +137,11 @@ fn own_words_take_no_message() {
         assert_eq!((job.word(0, 8), job.is_quiet(0, 0)), (40, Ok(false)), "{words}");
         job.quiet(0, 0).unwrap();
         assert_eq!((job.word(0, 8), job.posts(0) > 1), (41, true), "{words}");
+        let before = job.posts(0);
         job.inc(0, 0, 8);
+        job.fence(0, 0);
+        job.put(0, 0, 0, 1000).unwrap();
+        assert_eq!(job.posts(0) > before, at_once, "{words}: no put overtakes a fenced word");
         let words = job.members[0].words;
         job.lane(0).check_unused(words, 64).unwrap();
         assert_eq!(job.word(0, 8), 42, "the memory may be released");
