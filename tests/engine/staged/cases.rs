@@ -79,6 +79,14 @@ fn lost_own_words_are_told() {
         assert!(error.contains("atomic") && error.contains("PE 0"), "{error}");
         assert!(error.contains("failed by the script"), "{error}");
     }
+    let mut job = Job::with(Shape { staged: 0b0101, rails: 1, ..PLAIN });
+    job.inc(0, 0, 0);
+    job.until_quiet(0, 0);
+    job.fabric.world().fail_settling = true;
+    job.inc(1, 0, 8);
+    job.iterate_some(&[1, 0], 10);
+    assert!(job.lane(0).failure().is_some(), "a peer's word is lost");
+    assert_eq!(job.is_quiet(0, 0), Ok(true), "no own word is");
 }
 
 /// Asks, puts out of bounce buffers and reads into them, of which the first part fails.

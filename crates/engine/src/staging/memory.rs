@@ -108,9 +108,9 @@ impl Staging {
         atomic: &Atomic,
         order: DeferredOrder,
     ) -> Result<bool, PortError> {
-        let before = std::mem::take(&mut self.has_deferred);
         let applied = self.apply(core, location, atomic, order);
-        let is_deferred = std::mem::replace(&mut self.has_deferred, before);
+        // Told apart from the writes of messages, of which none is being executed.
+        let is_deferred = std::mem::take(&mut self.has_deferred);
         self.has_own |= is_deferred;
         applied.map(|()| is_deferred)
     }
