@@ -182,14 +182,14 @@ fn interleaved_signals_share_lists() {
 /// Signals whose puts have left, and are not acknowledged, leave in one message.
 #[test]
 fn late_signals_share_a_message() {
-    for warps in [1, 8] {
+    for warps in [1, 8, 99] {
         let mut job = job(&shape(true), 7, CALM);
         job.fabric.trace_calls();
         (0..8).for_each(|token| job.put(0, 1, token * LEN, LEN).unwrap());
         send_all(&mut job);
         let before = job.posts(0);
         for token in 0..16 {
-            if token % warps == 0 {
+            if token % warps == warps - 1 {
                 job.fence(0, 1);
             }
             job.amo(0, 1, WORDS + 8 * token, AtomicOp::SignalAdd, 1).unwrap();
@@ -199,6 +199,12 @@ fn late_signals_share_a_message() {
         assert_eq!(job.posts(0), before + 1, "{warps} at a time");
         job.until_quiet(0, 1);
         (0..16).for_each(|token| assert_eq!(job.word(1, WORDS + 8 * token), 1));
+        let before = job.posts(0);
+        for _ in 0..2 {
+            job.fence(0, 1);
+            job.amo(0, 1, WORDS, AtomicOp::SignalAdd, 1).unwrap();
+        }
+        assert_eq!(job.posts(0), before + 2, "no transfer is in flight");
     }
 }
 
