@@ -175,13 +175,11 @@ impl<P: Port> Lane<P> {
         }
         core.regions.sync();
         let Ok(location) = core.locate_word(word.addr, &word.atomic) else { return false };
-        // The CPU would overtake deferred words before a fence, also behind one that follows it.
-        let is_direct = location.reach == Reach::Direct;
-        let order = match core.signals.strong || is_direct {
-            true => DeferredOrder::After,
-            // Before 3.5 NVSHMEM leaves out the PE itself when it fences all.
-            false => std::mem::replace(own_order, DeferredOrder::Any),
-        };
+        // Before 3.5 NVSHMEM leaves out the PE itself when it fences all.
+        let fenced = std::mem::replace(own_order, DeferredOrder::Any);
+        // A word of the CPU would overtake words before the fence if one behind it is deferred too.
+        let is_after = core.signals.strong || location.reach == Reach::Direct;
+        let order = if is_after { DeferredOrder::After } else { fenced };
         match staging.apply_own(core, location, &word.atomic, order) {
             Ok(true) => {
                 let me = core.me;
