@@ -88,8 +88,8 @@ fn long_ordered_messages_are_bounded() {
     }
 }
 
-/// A fence towards another PE or all, or the order of strong signals, holds for all own words behind
-/// it, whichever the processor changes itself.
+/// A fence towards another PE or all, or the order of strong signals, holds for all own words
+/// behind it, in memory of the host and of devices.
 #[test]
 fn own_words_obey_fences() {
     for (words, order) in (0..9).map(|case| (1 + case % 3, case / 3)) {
