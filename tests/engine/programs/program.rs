@@ -367,8 +367,11 @@ impl<'a> Program<'a> {
         if op.fetches() {
             self.fetch(&mut request, before);
         }
-        self.link().last[at] = request.atomic.apply(before);
-        self.member.lane.atomic(&request)
+        let begun = self.member.lane.atomic(&request);
+        if begun.is_ok() {
+            self.link().last[at] = request.atomic.apply(before);
+        }
+        begun
     }
 
     fn register(&mut self) {
