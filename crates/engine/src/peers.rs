@@ -58,7 +58,7 @@ pub(crate) struct Peer {
     /// Outbound bounce buffers with replies to the peer's gets.
     pub(crate) replies_owed: u32,
     pub(crate) channel: Option<Box<Channel>>,
-    /// Whether staged transfers of this lane are in flight: signals may then share a message.
+    /// Whether staged transfers of this lane are in flight: signals then share a message.
     pub(crate) is_staging: bool,
     /// Operations that cannot start yet, in program order.
     pub(crate) queue: VecDeque<QueueEntry>,
@@ -176,8 +176,7 @@ impl Peer {
             // would look new.
             self.fence = self.order.start();
         }
-        let is_busy = self.is_staging || !self.queue.is_empty();
-        let is_open = !is_busy && self.error.is_none() && is_ordered;
+        let is_open = self.queue.is_empty() && self.error.is_none() && is_ordered;
         self.fast_prefix = if is_open { self.prefix } else { HandlePrefix::NONE };
     }
 

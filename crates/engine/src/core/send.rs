@@ -56,7 +56,7 @@ impl<P: Port> Core<P> {
     ) -> bool {
         let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let Some(peer) = peers.of_mut(signal.pe) else { return false };
-        let Peer { channel, order, fast_prefix, pe, path, account, .. } = peer;
+        let Peer { channel, order, fast_prefix, pe, path, account, is_staging, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
         let rail = &rails[path.rail];
         // A peer takes another slot only while it holds less than is free, so a silent one leaves
@@ -74,6 +74,10 @@ impl<P: Port> Core<P> {
                 return false;
             }
             is_marked = if is_strong { channel.has_unacked() } else { channel.has_unacked_data() };
+            // Behind staged puts it may share a message with others.
+            if is_marked && *is_staging {
+                return false;
+            }
         }
         let Some(word) = HandleView::for_messages(signal.remote_handle, *fast_prefix) else {
             return false;

@@ -390,7 +390,6 @@ impl Staging {
         core.groups.begin(completion);
         let peer = core.peers.get_mut(pe);
         peer.is_staging = true;
-        peer.update_fast_path();
         let group = peer.order.begin_last(class);
         GroupCounts { group, completion }
     }
@@ -413,7 +412,6 @@ impl Staging {
         let is_staging = *in_flight > 0;
         let peer = core.peers.get_mut(pe);
         peer.is_staging = is_staging;
-        peer.update_fast_path();
         if !peer.queue.is_empty() {
             // The queue may have waited for fewer transfers.
             core.make_ready(pe);
