@@ -147,6 +147,18 @@ fn own_words_take_no_message() {
     }
 }
 
+/// It may have taken effect, so no message tries it again.
+#[test]
+fn failed_own_words_are_told() {
+    let mut job = Job::with(PLAIN);
+    job.fabric.trace_calls();
+    job.fabric.fail_calls(PortCall::Apply, 0, 1);
+    let failed = job.amo(0, 0, 8, AtomicOp::Inc, 0).unwrap_err().to_string();
+    assert!(failed.contains("atomic of 8 bytes, PE 0"), "{failed}");
+    job.quiet(0, 0).unwrap();
+    assert_eq!((job.word(0, 8), job.posts(0)), (0, 0));
+}
+
 /// Quiets and fences with nothing before them wait for nothing and hold nothing; no fence a get.
 #[test]
 fn idle_fences_hold_nothing() {

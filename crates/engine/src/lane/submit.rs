@@ -142,7 +142,7 @@ impl<P: Port> Lane<P> {
         self.core.reach_peer(request.pe)?;
         let word = WordOp { addr: request.word()?, atomic: request.atomic };
         if request.pe == self.core.me {
-            if !request.atomic.op.fetches() && self.apply_own(word) {
+            if !request.atomic.op.fetches() && self.apply_own(word)? {
                 return Ok(());
             }
             // Before 3.5 (layout 4 of its host interface) NVSHMEM sends a put with signal as put,
@@ -160,10 +160,11 @@ impl<P: Port> Lane<P> {
 
     /// Executes an atomic on a word of this PE without a message, if nothing is unfinished that it
     /// may have to follow. A word that the CPU does not reach is stored by the next iteration.
-    /// Returns false, without effect, for anything else.
-    pub(crate) fn apply_own(&mut self, word: WordOp) -> bool {
+    /// Returns false, without effect, where a message has to execute it or report what is wrong.
+    fn apply_own(&mut self, word: WordOp) -> Result<bool, EngineError> {
         let Self { core, staging, own_order, .. } = self;
-        let peer = core.peers.get_mut(core.me);
+        let me = core.me;
+        let peer = core.peers.get_mut(me);
         let may_follow = match peer.queue.front() {
             None => peer.order.is_empty(),
             Some(queued) => peer.queue.len() == 1 && matches!(queued, QueueEntry::OwnWords),
@@ -171,30 +172,28 @@ impl<P: Port> Lane<P> {
         // No batch counts these words, and no other lane flushes them.
         let has_batch = core.current != CompletionId::NONE;
         if !may_follow || has_batch || core.regions.kind != LaneKind::Proxy {
-            return false;
+            return Ok(false);
         }
         core.regions.sync();
-        let Ok(location) = core.locate_word(word.addr, &word.atomic) else { return false };
+        let Ok(location) = core.locate_word(word.addr, &word.atomic) else { return Ok(false) };
         // Before 3.5 NVSHMEM leaves out the PE itself when it fences all.
         let fenced = std::mem::replace(own_order, DeferredOrder::Any);
         // A word of the CPU would overtake words before the fence if one behind it is deferred too.
         let is_after = core.signals.strong || location.reach == Reach::Direct;
         let order = if is_after { DeferredOrder::After } else { fenced };
-        match staging.apply_own(core, location, &word.atomic, order) {
-            Ok(true) => {
-                let me = core.me;
-                let peer = core.peers.get_mut(me);
-                if peer.queue.is_empty() {
-                    peer.queue.push_back(QueueEntry::OwnWords);
-                    peer.update_fast_path();
-                    core.queued += 1;
-                    core.make_ready(me);
-                }
-                true
-            }
-            Ok(false) => true,
-            Err(_) => false,
+        let applied = staging.apply(core, location, &word.atomic, order);
+        let is_deferred = staging.track_own();
+        let peer = core.peers.get_mut(me);
+        if is_deferred && peer.queue.is_empty() {
+            peer.queue.push_back(QueueEntry::OwnWords);
+            peer.update_fast_path();
+            core.queued += 1;
+            core.make_ready(me);
         }
+        // No message repeats one that failed: it may have taken effect.
+        let (what, len) = ("atomic", word.atomic.width.bytes());
+        let failed = |error| EngineError::Staging { what, pe: me, len, error };
+        applied.map(|()| true).map_err(failed)
     }
 
     /// Starts a put whose signal becomes visible after its data. A put of one part waits for

@@ -100,21 +100,6 @@ impl Staging {
         self.copies(core)?.queue_atomic(location.addr, atomic, order)
     }
 
-    /// Changes a word of this PE for this lane. Returns true if that is deferred: see `flush_own`.
-    pub(crate) fn apply_own<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        location: Location,
-        atomic: &Atomic,
-        order: DeferredOrder,
-    ) -> Result<bool, PortError> {
-        let applied = self.apply(core, location, atomic, order);
-        // Told apart from the writes of messages, of which none is being executed.
-        let is_deferred = std::mem::take(&mut self.has_deferred);
-        self.has_own |= is_deferred;
-        applied.map(|()| is_deferred)
-    }
-
     pub(crate) fn fetch<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -179,6 +164,13 @@ impl Staging {
         if std::mem::take(&mut self.has_deferred) {
             self.unflushed.push((pe, seq));
         }
+    }
+
+    /// As [`Self::track_unflushed`], after a change of an own word. Returns whether it is deferred.
+    pub(crate) fn track_own(&mut self) -> bool {
+        let is_deferred = std::mem::take(&mut self.has_deferred);
+        self.has_own |= is_deferred;
+        is_deferred
     }
 
     /// Completes the deferred writes of executed messages. To be called before anything is sent,
