@@ -121,8 +121,7 @@ impl Op {
 pub(crate) enum QueueEntry {
     Op(Op, Arc<HandleBytes>),
     Fence,
-    /// Deferred writes to own words, which [`Staging::flush_own`](crate::staging::Staging::flush_own)
-    /// completes.
+    /// Deferred writes to own words, which `Staging::flush_own` completes.
     OwnWords,
     /// A wait for everything queued before it, after which the completion group ends.
     Quiet(CompletionId),
