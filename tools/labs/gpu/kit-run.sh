@@ -63,7 +63,7 @@ case $what in
 nccl)
     built nccl/Makefile . NCCL="$library" programs ${EXAMPLES:+EXAMPLES="$(realpath "$EXAMPLES")" examples} \
         ${TESTS:+TESTS="$(realpath "$TESTS")" tests} || echo "some do not build with $library: see above" >&2
-    cp "$here"/clients/{pe.py,nccl-ep} "$build/"
+    cp "$here"/clients/{pe.py,ep_environment.py,nccl-ep,flashinfer-ep,torch-nccl-symmetric} "$build/"
     exec "${run[@]}" --nccl "$library" --programs "$build" "$@"
     ;;
 clients)

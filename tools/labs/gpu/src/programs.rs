@@ -93,18 +93,20 @@ pub(crate) const PPLX: &[Example] = &[
 pub(crate) fn deadline(program: &str) -> u64 {
     match program {
         "pytorch-tests" => 3600,
-        "nvshmem4py-tests" | "deepep-tests" | "nccl-ep" => 900,
+        "nvshmem4py-tests" | "deepep-tests" | "nccl-ep" | "flashinfer-ep" => 900,
         _ => 120,
     }
 }
 
 /// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, the all-to-all of
-/// nccl-tests' device API, and `clients/nccl-ep`.
+/// nccl-tests' device API, and those of `clients` that use NCCL.
 pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),
     example("gin-times", "", ""),
     Example { gpus: Gpus::Own, ..example("nccl-ep", "", "") },
+    Example { gpus: Gpus::Own, ..example("flashinfer-ep", "", "") },
+    example("torch-nccl-symmetric", "", ""),
     example("02_alltoall_gin", "", "Pure GIN AlltoAll result: PASSED"),
     example("03_alltoall_hybrid", "", "Hybrid AlltoAll result: PASSED"),
     Example {
