@@ -147,7 +147,7 @@ fn own_words_take_no_message() {
     }
 }
 
-/// It may have taken effect, so no message tries it again.
+/// An own word that failed may have changed, so no message tries it again.
 #[test]
 fn failed_own_words_are_told() {
     let mut job = Job::with(PLAIN);

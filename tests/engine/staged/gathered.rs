@@ -179,7 +179,7 @@ fn interleaved_signals_share_lists() {
     }
 }
 
-/// Signals whose puts have left, and are not acknowledged, leave in one message.
+/// Signals behind unacknowledged puts leave in one message.
 #[test]
 fn late_signals_share_a_message() {
     for warps in [1, 8, 99] {
