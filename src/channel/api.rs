@@ -202,10 +202,7 @@ impl Channel {
         }
         let drained = self.drain();
         // Also after a failure: peers may still need this PE's iterations, and wait for it here.
-        let met = match with_others {
-            true => self.barrier(),
-            false => Ok(()),
-        };
+        let met = if with_others { self.barrier() } else { Ok(()) };
         self.control = None;
         let ended = self.join();
         self.heartbeat = None;
