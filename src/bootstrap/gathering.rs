@@ -24,9 +24,7 @@ impl Collectives for Gathering<'_> {
     }
 
     fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError> {
-        let mut bootstrap = self.bootstrap.borrow_mut();
-        bootstrap
-            .allgather(mine)
-            .map_err(|failed| JobError::Collectives { what: failed.to_string() })
+        let gathered = self.bootstrap.borrow_mut().allgather(mine);
+        gathered.map_err(|failed| JobError::Collectives { what: failed.to_string() })
     }
 }

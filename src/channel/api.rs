@@ -69,10 +69,7 @@ impl Channel {
             return Err(ChannelError::TooManyPes { n_pes });
         }
         let job = Job::new(options.settings.clone())?;
-        {
-            let gathering = Gathering::new(&mut *bootstrap);
-            job.connect(&gathering, &[])?;
-        }
+        job.connect(&Gathering::new(&mut *bootstrap), &[])?;
         let words = words_options(&options.settings);
         let shared = Shared::new(sizes, me, n_pes, options.spins, &words)?;
         // SAFETY: called once. `state` owns the memory, and outlives the proxy thread's rings.

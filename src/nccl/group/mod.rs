@@ -57,10 +57,7 @@ impl Group {
         let member = Member::of(handles);
         let mut bootstrap = listener.meet(handles, me)?;
         let job = Job::new(plugin.settings.clone())?;
-        {
-            let gathering = Gathering::new(&mut bootstrap);
-            job.connect(&gathering, &plugin.chosen(listener.device)?)?;
-        }
+        job.connect(&Gathering::new(&mut bootstrap), &plugin.chosen(listener.device)?)?;
         let connected = job.connected()?;
         // SAFETY: nobody else knows the job yet.
         unsafe {
