@@ -87,17 +87,13 @@ fn say(text: &str) {
 
 /// Runs the body of a function. None if it has failed, which this thread's text then tells.
 fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(value)) => Some(value),
-        Ok(Err(error)) => {
-            say(&error.to_string());
-            None
-        }
-        Err(_) => {
-            say("internal error, please report it");
-            None
-        }
-    }
+    let text = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => String::from("internal error, please report it"),
+    };
+    say(&text);
+    None
 }
 
 fn status(outcome: Option<()>) -> c_int {
