@@ -240,8 +240,11 @@ fn gather(
                     let came = came.clone();
                     // The receiver is gone once all PEs have joined.
                     let greet = move || drop(came.send((from, greet(stream, options, deadline))));
+                    let builder = thread::Builder::new();
+                    #[cfg(test)]
+                    let builder = tests::refuse_some(builder);
                     // If no thread can be made, the connection is closed, and a PE tries again.
-                    greeter().spawn_scoped(scope, greet)?;
+                    builder.spawn_scoped(scope, greet)?;
                     Ok(Some((from, clone)))
                 }),
             };
@@ -328,13 +331,6 @@ impl Missed {
         }
         None
     }
-}
-
-fn greeter() -> thread::Builder {
-    let builder = thread::Builder::new();
-    #[cfg(test)]
-    let builder = tests::refuse_some(builder);
-    builder
 }
 
 /// A connection that is no PE's: whether it lacked the proof, and why.
