@@ -141,7 +141,7 @@ pub(super) unsafe extern "C" fn listen(
         Plugin::current()?.properties(device)?;
         let listener = Box::new(Listener::new(device)?);
         // SAFETY: rule 2, and the room is this function's contract.
-        unsafe { answer(handle.cast::<[u8; HANDLE_BYTES]>(), "handle", listener.handle())? };
+        unsafe { answer(handle.cast::<[u8; HANDLE_BYTES]>(), "handle", listener.handle)? };
         // SAFETY: rule 2.
         unsafe { answer(listening, "listening", Box::into_raw(listener).cast()) }
     })

@@ -37,7 +37,7 @@ pub(super) struct Listener {
     pub(super) device: c_int,
     /// None once it has made a group.
     socket: Mutex<Option<TcpListener>>,
-    handle: Handle,
+    pub(super) handle: [u8; HANDLE_BYTES],
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,12 +55,8 @@ impl Listener {
         addresses.truncate(ADDRESSES);
         let socket = TcpListener::bind((listens_at(&addresses), 0)).map_err(NcclError::Listen)?;
         let at = socket.local_addr().map_err(NcclError::Listen)?;
-        let handle = Handle { number, port: at.port(), addresses };
+        let handle = Handle { number, port: at.port(), addresses }.encode();
         Ok(Self { device, socket: Mutex::new(Some(socket)), handle })
-    }
-
-    pub(super) fn handle(&self) -> [u8; HANDLE_BYTES] {
-        self.handle.encode()
     }
 
     /// Makes the bootstrap of a group in which this rank is `rank`, from the handles of all. A rank

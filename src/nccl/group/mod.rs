@@ -163,7 +163,7 @@ mod tests {
     fn failed_rank_leaves_nothing_registered() {
         let plugin = plugin(settings(1, &[]));
         let listeners = [0, 1].map(|_| Listener::new(0).unwrap());
-        let handles = listeners.each_ref().map(Listener::handle);
+        let handles = listeners.each_ref().map(|listener| listener.handle);
         let rank = |rank: usize| {
             let handles = handles.each_ref();
             let group = Group::connect(&plugin, &listeners[rank], &handles, rank as c_int).unwrap();
