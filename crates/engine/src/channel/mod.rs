@@ -143,17 +143,6 @@ impl Channel {
     }
 
     #[inline(always)]
-    pub(crate) fn has_unacked(&self) -> bool {
-        self.next != self.acked
-    }
-
-    /// Returns true if a message that carries data of a put is unacknowledged.
-    #[inline(always)]
-    pub(crate) fn has_unacked_data(&self) -> bool {
-        self.acked < self.after_data
-    }
-
-    #[inline(always)]
     pub(crate) fn out_mask(&mut self, seal: &Seal, pe: Pe) -> u32 {
         let high = self.next.high();
         // The mask changes every 2^32 messages; computing it takes a block cipher.

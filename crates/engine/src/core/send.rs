@@ -73,7 +73,8 @@ impl<P: Port> Core<P> {
             if order.has_writes() {
                 return false;
             }
-            is_marked = if is_strong { channel.has_unacked() } else { channel.has_unacked_data() };
+            let before = if is_strong { channel.next } else { channel.after_data };
+            is_marked = channel.acked < before;
             // Behind staged puts it may share a message with others.
             if is_marked && *is_staging {
                 return false;
