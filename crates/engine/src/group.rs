@@ -146,12 +146,6 @@ impl OrderGroups {
         self.counts[OrderGroup::new(number, class).index()]
     }
 
-    fn is_group_empty(&self, number: u32) -> bool {
-        [Class::Write, Class::Message, Class::Read]
-            .iter()
-            .all(|class| self.count(number, *class) == 0)
-    }
-
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         // Work in a closed group keeps `finished` below `last`, so only the last counts are read.
@@ -184,7 +178,8 @@ impl OrderGroups {
     /// Closes the last group unless it is empty; `newest` is the last message that has left.
     /// Returns the fence after all work so far, or None if all groups are in use.
     pub(crate) fn close(&mut self, newest: Seq) -> Option<Fence> {
-        if self.is_group_empty(self.last) {
+        let classes = [Class::Write, Class::Message, Class::Read];
+        if classes.iter().all(|class| self.count(self.last, *class) == 0) {
             // What follows the groups before an empty one follows everything.
             return Some(Fence(self.last));
         }
