@@ -29,11 +29,6 @@ const INDEX_BITS: u32 = 20;
 const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
 #[inline(always)]
-fn id_of(index: u32, stamp: u64) -> u32 {
-    index | (stamp as u32) << INDEX_BITS
-}
-
-#[inline(always)]
 fn index_of(id: u32) -> usize {
     id as usize & (MAX_REGIONS - 1)
 }
@@ -68,7 +63,7 @@ impl Region {
     }
 
     pub(crate) fn id(&self) -> u32 {
-        id_of(self.index, self.stamp)
+        self.index | (self.stamp as u32) << INDEX_BITS
     }
 
     pub(crate) fn desc(&self, kind: LaneKind, rail: RailId) -> Desc {
