@@ -229,7 +229,9 @@ impl Staging {
         let payload = &mut payload[..op.len];
         let is_run = matches!(op.kind, OpKind::Values);
         match op.local {
-            LocalSide::Value(_) if is_run => self.values.copy_first(payload),
+            LocalSide::Value(_) if is_run => {
+                payload.iter_mut().zip(&self.values.bytes).for_each(|(to, byte)| *to = *byte);
+            }
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..op.len]),
             LocalSide::Memory(addr) => {
                 let what = (request.what(), pe);
@@ -246,7 +248,8 @@ impl Staging {
             self.counters.in_messages += op.len as u64;
             op.sent = op.len;
             if is_run {
-                self.values.drop_first(op.len);
+                let bytes = &mut self.values.bytes;
+                bytes.drain(..op.len.min(bytes.len()));
             }
         }
         Ok(outcome)

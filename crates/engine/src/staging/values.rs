@@ -25,23 +25,13 @@ pub(super) struct ValueRuns {
     /// End of the last value.
     end: RegionAddr,
     /// Bytes of the runs, in the order in which the queue has them.
-    bytes: VecDeque<u8>,
+    pub(super) bytes: VecDeque<u8>,
 }
 
 impl Default for ValueRuns {
     fn default() -> Self {
         let end = RegionAddr { region: 0, offset: 0 };
         Self { pe: Pe(0), end, bytes: VecDeque::new() }
-    }
-}
-
-impl ValueRuns {
-    pub(super) fn copy_first(&self, payload: &mut [u8]) {
-        payload.iter_mut().zip(&self.bytes).for_each(|(to, byte)| *to = *byte);
-    }
-
-    pub(super) fn drop_first(&mut self, len: usize) {
-        self.bytes.drain(..len.min(self.bytes.len()));
     }
 }
 
