@@ -231,10 +231,9 @@ impl<P: Port> Lane<P> {
             inbox.fail(failed);
         }
         inbox.awaited.retain(|(pe, ended)| {
-            let is_over = |ended: &Arc<HandoverResult>| {
-                ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-            };
-            let waits = ended.upgrade().is_some_and(|ended| !is_over(&ended));
+            let waits = ended.upgrade().is_some_and(|ended| {
+                ended.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+            });
             if waits {
                 // Not with each message that is sent meanwhile: one request at a time.
                 self.core.request_first_ack(*pe);
