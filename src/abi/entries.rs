@@ -46,8 +46,8 @@ pub(crate) unsafe extern "C" fn connect_endpoints_3(
     devices: *mut c_int,
     n_devices: c_int,
 ) -> c_int {
-    // SAFETY: rules 1 and 2.
-    guard("connect_endpoints", || unsafe { do_connect(transport, devices, n_devices) })
+    // SAFETY: this function's contract.
+    unsafe { connect_endpoints_4(transport, devices, n_devices, std::ptr::null_mut(), 0) }
 }
 
 /// Layouts 4 and later. Declines the second call, which creates queue pairs, by leaving the indices
@@ -62,40 +62,31 @@ pub(crate) unsafe extern "C" fn connect_endpoints_4(
     _qp_indices: *mut c_int,
     _n_qps: c_int,
 ) -> c_int {
-    // SAFETY: rules 1 and 2.
-    guard("connect_endpoints", || unsafe { do_connect(transport, devices, n_devices) })
-}
-
-/// # Safety
-/// Rules 1 and 2.
-unsafe fn do_connect(
-    transport: *mut Transport,
-    devices: *mut c_int,
-    n_devices: c_int,
-) -> Result<(), AbiError> {
-    // SAFETY: rule 1.
-    let job = unsafe { job(transport)? };
-    if job.connection().is_some() {
-        info!(target: logging::INIT, "no further queue pairs: all use the proxy's rails");
-        return Ok(());
-    }
-    // With no devices offered the host passes {-1}, or NULL and 0 from layout 7 on.
-    let offered = job.offered_devices().len();
-    let count = if devices.is_null() || offered == 0 { 0 } else { n_devices.max(0) as usize };
-    let mut chosen = Vec::with_capacity(count);
-    for at in 0..count {
-        // SAFETY: rule 1: the array has `n_devices` entries.
-        let device = unsafe { devices.add(at).read() };
-        if let Ok(device) = usize::try_from(device) {
-            chosen.push(device);
+    guard("connect_endpoints", || {
+        // SAFETY: rule 1.
+        let job = unsafe { job(transport)? };
+        if job.connection().is_some() {
+            info!(target: logging::INIT, "no further queue pairs: all use the proxy's rails");
+            return Ok(());
         }
-    }
-    // SAFETY: rules 1 and 2: no other thread uses the host's collectives while PEs connect.
-    let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
-    job.connect(&collectives, &chosen)?;
-    // SAFETY: rule 1.
-    unsafe { state::watch(transport) };
-    Ok(())
+        // With no devices offered the host passes {-1}, or NULL and 0 from layout 7 on.
+        let offered = job.offered_devices().len();
+        let count = if devices.is_null() || offered == 0 { 0 } else { n_devices.max(0) as usize };
+        let mut chosen = Vec::with_capacity(count);
+        for at in 0..count {
+            // SAFETY: rule 1: the array has `n_devices` entries.
+            let device = unsafe { devices.add(at).read() };
+            if let Ok(device) = usize::try_from(device) {
+                chosen.push(device);
+            }
+        }
+        // SAFETY: rules 1 and 2: no other thread uses the host's collectives while PEs connect.
+        let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
+        job.connect(&collectives, &chosen)?;
+        // SAFETY: rule 1.
+        unsafe { state::watch(transport) };
+        Ok(())
+    })
 }
 
 /// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b (out, buf, size,
@@ -275,8 +266,8 @@ pub(crate) unsafe extern "C" fn fence_3(
     pe: c_int,
     is_proxy: c_int,
 ) -> c_int {
-    // SAFETY: rules 1 and 3.
-    guard("fence", || unsafe { do_fence(transport, pe, is_proxy) })
+    // SAFETY: this function's contract.
+    unsafe { fence_4(transport, pe, is_proxy, 0) }
 }
 
 /// Layouts 4 and later. The proxy's queue pairs are one lane, which a fence orders as a whole.
@@ -289,23 +280,18 @@ pub(crate) unsafe extern "C" fn fence_4(
     qp: c_int,
     _is_multi: c_int,
 ) -> c_int {
-    // SAFETY: rules 1 and 3.
-    guard("fence", || unsafe { do_fence(transport, pe, qp) })
-}
-
-/// # Safety
-/// Rules 1 and 3.
-unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<(), AbiError> {
-    // SAFETY: rule 1.
-    let connected = unsafe { job(transport)? }.connected()?;
-    let pe = request::pe(pe)?;
-    if qp == HOST_QP {
-        connected.host.fence(pe)?;
-    } else {
-        // SAFETY: rule 3.
-        unsafe { connected.with_proxy(|lane| lane.fence(pe)) }?;
-    }
-    Ok(())
+    guard("fence", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
+        let pe = request::pe(pe)?;
+        if qp == HOST_QP {
+            connected.host.fence(pe)?;
+        } else {
+            // SAFETY: rule 3.
+            unsafe { connected.with_proxy(|lane| lane.fence(pe)) }?;
+        }
+        Ok(())
+    })
 }
 
 /// # Safety
