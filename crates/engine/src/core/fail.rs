@@ -56,17 +56,17 @@ impl<P: Port> Core<P> {
     /// Fails a peer: ends all its operations. Later failures of it are only logged.
     #[cold]
     pub(crate) fn fail_peer(&mut self, pe: Pe, failed: EngineError) {
-        let peer = self.peers.get_mut(pe);
-        if peer.error.is_none() {
-            peer.error = Some(Box::new(failed.clone()));
-            // Continuations of the groups that end read the error.
-            self.end_operations(pe);
-        }
+        self.end_operations(pe, &failed);
         self.fail_lane(failed);
     }
 
-    fn end_operations(&mut self, pe: Pe) {
+    fn end_operations(&mut self, pe: Pe, failed: &EngineError) {
         let peer = self.peers.get_mut(pe);
+        if peer.error.is_some() {
+            return;
+        }
+        // Continuations of the groups that end read the error.
+        peer.error = Some(Box::new(failed.clone()));
         let queue = std::mem::take(&mut peer.queue);
         let signals = std::mem::take(&mut peer.waiting_signals);
         let quiets = std::mem::take(&mut peer.quiets);
@@ -147,13 +147,7 @@ impl<P: Port> Core<P> {
         // One error for each peer, however much it has in flight.
         peers.sort_unstable();
         peers.dedup();
-        for pe in peers {
-            let peer = self.peers.get_mut(pe);
-            if peer.error.is_none() {
-                peer.error = Some(Box::new(failed.clone()));
-                self.end_operations(pe);
-            }
-        }
+        peers.into_iter().for_each(|pe| self.end_operations(pe, &failed));
         self.fail_lane(failed);
     }
 
