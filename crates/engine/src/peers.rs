@@ -214,11 +214,6 @@ impl Peer {
         u64::from(segments) + u64::from(self.gets_answered) + acked
     }
 
-    /// As [`Self::ended`], without the reads of what the peer puts.
-    pub(crate) fn own_ended(&self) -> u64 {
-        self.ended().wrapping_sub(self.served.into())
-    }
-
     pub(crate) fn counters(&self) -> PeerCounters {
         let channel = self.channel.as_deref();
         let first = Seq::FIRST.0;

@@ -188,8 +188,8 @@ impl<P: Port> Core<P> {
             is_uncounted && peer.error.is_none() || !peer.is_quiet()
         };
         for peer in self.peers.iter_mut().filter(|peer| is_busy(peer)) {
-            let (ended, own) = (peer.ended(), peer.own_ended());
-            let watch = &mut peer.watch;
+            let ended = peer.ended();
+            let (own, watch) = (ended.wrapping_sub(peer.served.into()), &mut peer.watch);
             // What peers put here moves while this PE's own work may be stuck.
             if own != watch.own {
                 (watch.own, last_progress) = (own, time);
