@@ -70,7 +70,7 @@ fn words(records: &[Record]) -> usize {
 /// The records of a send, and what they add up to: a list is added to with each operation.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    list: Vec<Record>,
+    pub(super) list: Vec<Record>,
     /// Bytes of the puts, each padded: their order in the buffer is not known before
     /// [`arrange`](Self::arrange).
     bytes: usize,
@@ -97,10 +97,6 @@ impl Records {
     /// Makes a list of gets, placed by [`place_get`].
     pub(super) fn of_gets(list: Vec<Record>) -> Self {
         Self { list, ..Self::default() }
-    }
-
-    pub(super) fn into_list(self) -> Vec<Record> {
-        self.list
     }
 
     /// Appends a record if the list with it fits `max_bytes`. Returns whether it did. `orders`:

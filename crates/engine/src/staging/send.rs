@@ -424,7 +424,7 @@ impl Staging {
     pub(super) fn end_send<P: Port>(&mut self, core: &mut Core<P>, index: u32) {
         let Some(send) = self.sends.remove(index) else { return };
         let StagedSend { pe, counts, buffer, state, records, .. } = send;
-        self.reuse(records.into_list());
+        self.reuse(records.list);
         self.release_buffer(pe, CopyDirection::Out, buffer);
         match state {
             SendState::Sent(_) => {}
