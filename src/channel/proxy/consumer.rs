@@ -184,9 +184,7 @@ impl Consumer {
 
     /// Sets the number of slots of each ring after which nothing is taken.
     pub(crate) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
-        for (each, limit) in self.rings.iter_mut().zip(limits) {
-            each.limit = limit;
-        }
+        self.rings.iter_mut().zip(limits).for_each(|(each, limit)| each.limit = limit);
     }
 
     pub(crate) fn is_drained(&self) -> bool {
