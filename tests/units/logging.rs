@@ -7,6 +7,15 @@ use std::process::{Command, Output, Stdio};
 
 use nvshmem_transport_libfabric::logging;
 
+const LINES: [&str; 6] = [
+    "ERROR an error",
+    "WARN a warning",
+    "INFO some information",
+    "WARN a warning of the topology",
+    "INFO some module",
+    "INFO another thread",
+];
+
 /// What the child does: the log is set up twice, which is as good as once, and written to.
 #[test]
 fn speaks() {
@@ -50,24 +59,15 @@ fn lines(log: &[u8]) -> (Vec<[&str; 3]>, Vec<&str>) {
 #[test]
 fn lines_name_process_and_thread() {
     let version = format!("VERSION nvshmem-transport-libfabric {}", env!("CARGO_PKG_VERSION"));
-    let all = [
-        version.as_str(),
-        "ERROR an error",
-        "WARN a warning",
-        "INFO some information",
-        "WARN a warning of the topology",
-        "INFO some module",
-        "INFO another thread",
-    ];
     let (pid, output) = run(&[("NVSHMEM_DEBUG", "INFO")]);
     let (from, texts) = lines(&output.stderr);
-    assert_eq!(texts, all);
+    assert_eq!((texts[0], &texts[1..]), (version.as_str(), &LINES[..]));
     let [host, _, thread] = from[0];
     assert!(from[..6].iter().all(|from| *from == [host, &pid, thread]), "{from:?}");
     assert!(from[6][..2] == [host, &pid] && from[6][2] != thread, "{from:?}");
     // Errors and warnings where nothing is set.
     let (_, output) = run(&[]);
-    assert_eq!(lines(&output.stderr).1, [all[1], all[2], all[4]]);
+    assert_eq!(lines(&output.stderr).1, [0, 1, 3].map(|line| LINES[line]));
 }
 
 #[test]
@@ -80,18 +80,11 @@ fn log_file_takes_lines() {
         ("NVSHMEM_DEBUG_FILE", template.to_str().expect("text")),
     ]);
     let (from, texts) = lines(&output.stderr);
-    assert_eq!(texts, ["ERROR an error"]);
+    assert_eq!(texts, [LINES[0]]);
     let path = directory.join(format!("log-{}-{pid}.libfabric", from[0][0]));
     let log = std::fs::read(&path).expect("the log file");
     std::fs::remove_file(&path).unwrap();
-    let expected = [
-        "ERROR an error",
-        "WARN a warning",
-        "WARN a warning of the topology",
-        "INFO some module",
-        "INFO another thread",
-    ];
-    assert_eq!(lines(&log).1[1..], expected);
+    assert_eq!(lines(&log).1[1..], [0, 1, 3, 4, 5].map(|line| LINES[line]));
 }
 
 #[test]
