@@ -182,16 +182,12 @@ fn two_operations_in_order() {
 
 #[test]
 fn two_operations_behind_a_fence() {
-    let mut cases = Vec::new();
+    let pairs = || KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two)));
     // A signal or a fetch in front has the same fence to pass, at ten times the executions.
-    for first in [Put(1), Add] {
-        for (second, third) in KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two))) {
-            cases.extend(
-                by_protocol(&[first, Fence, second, third], &[]).into_iter().map(Case::calm),
-            );
-        }
-    }
-    explore_all("two operations behind a fence", 5, cases);
+    let cases = [Put(1), Add].into_iter().flat_map(|first| {
+        pairs().flat_map(move |(one, two)| by_protocol(&[first, Fence, one, two], &[]))
+    });
+    explore_all("two operations behind a fence", 5, cases.map(Case::calm));
 }
 
 #[test]
@@ -293,20 +289,9 @@ const WANDERED: u64 = 50;
 fn random_case(random: &mut Random) -> Case {
     let mut program = || -> Vec<ProgramOp> {
         let len = random.below(OPS);
-        let whats = [
-            Put(1),
-            Put(2),
-            Put(3),
-            Signal(0),
-            Signal(1),
-            Signal(2),
-            SignalBehind,
-            Add,
-            FetchAdd,
-            Fence,
-            Quiet,
-        ];
-        (0..len).map(|_| whats[random.below(whats.len())]).collect()
+        let others = [Put(2), Put(3), Signal(0), Signal(2), SignalBehind, Fence, Quiet];
+        let all = [&KINDS[..], &others].concat();
+        (0..len).map(|_| all[random.below(all.len())]).collect()
     };
     let (zero, one) = (program(), program());
     let signals = [Auto, Chained, Auto, Eager, Counted][random.below(5)];
