@@ -25,7 +25,7 @@ const REGION_BYTES: u64 = 1 << 36;
 /// How long a test may wait for what must come.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-fn region_addr(region: u8, offset: u64) -> RegionAddr {
+pub(super) fn region_addr(region: u8, offset: u64) -> RegionAddr {
     RegionAddr::new(RegionIndex::new(region).unwrap(), offset).unwrap()
 }
 

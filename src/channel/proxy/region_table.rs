@@ -117,14 +117,10 @@ fn no_peer(region: &Region, at: RegionAddr) -> AddressFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::ring::descriptor::RegionIndex;
+    use crate::channel::device_header::region_addr;
 
     fn refused<T>(result: Result<T, AddressFault>) -> AddressFault {
         result.err().unwrap()
-    }
-
-    fn region_addr(region: u8, offset: u64) -> RegionAddr {
-        RegionAddr::new(RegionIndex::new(region).unwrap(), offset).unwrap()
     }
 
     #[test]
