@@ -76,6 +76,25 @@ fn lone_get_is_sent_at_once() {
     assert_eq!(job.posts(0), 1);
 }
 
+/// Gets that come one in an iteration, as NCCL's proxy hands them over, wait while the peer has two
+/// requests to answer.
+#[test]
+fn gets_gather_behind_unanswered_requests() {
+    for shared in [true, false] {
+        let mut job = job(&shape(shared), 7, Script { delay: (9000, 9000), ..CALM });
+        job.fabric.trace_calls();
+        for number in 0..GETS {
+            job.get(0, 1, place(number), LEN).unwrap();
+            job.lane(0).progress().unwrap();
+        }
+        // The first two alone, and full ones.
+        assert_eq!(job.posts(0), 2 + (GETS - 2) / MAX_GETS);
+        job.until_quiet(0, 1);
+        (0..GETS).for_each(|number| check(&job, number, LEN));
+        assert!(job.copies(1) <= 3 + GETS / MAX_GETS, "{} copies", job.copies(1));
+    }
+}
+
 /// Each caller is told of its own gets, not before their bytes are there.
 #[test]
 fn callers_share_requests() {

@@ -18,6 +18,10 @@ use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::{FURTHER_GET, GetId, MAX_GETS, further_get};
 
+/// Requests that a peer has not answered, from which on short gets wait for one that is full. The
+/// peer copies what one asks for in one call of the driver, and two calls at a time.
+const UNANSWERED: u32 = 2;
+
 /// Gets from staged memory, or a fragment of one, that share a request, until their bytes have
 /// arrived.
 #[derive(Debug)]
@@ -111,15 +115,22 @@ impl Staging {
             };
             // From here on the fragment ends by itself, even if the rest is queued.
             op.sent += len;
+            if let (Token::Get(index), true) = (token, may_join) {
+                // Left for the iteration, which requests it together with gets that follow.
+                self.release_get(pe);
+                let peer = core.peers.get(pe);
+                let unanswered = peer.gets_requested.wrapping_sub(peer.gets_answered);
+                let to = self.peer(pe);
+                (to.joinable_get, to.holds_get) = (Some(index), true);
+                if unanswered < UNANSWERED {
+                    self.release_get(pe);
+                }
+                self.batcher.add_operation();
+                return Ok(Outcome::Done);
+            }
             match (token, &mut self.stager) {
                 (Token::Receive(_), Some(stager)) => stager.inward.wait(pe, token.bits()),
                 _ => self.outgoing.push_back(token),
-            }
-            if let (Token::Get(index), true) = (token, may_join) {
-                // Left for the iteration, which requests it together with gets that follow.
-                self.peer(pe).joinable_get = Some(index);
-                self.batcher.add_operation();
-                return Ok(Outcome::Done);
             }
         }
         self.start(core);
@@ -138,8 +149,19 @@ impl Staging {
         get.records.push(record);
         // Their bytes arrive in one buffer.
         get.is_direct = false;
+        if get.records.len() == MAX_GETS {
+            self.release_get(pe);
+        }
         self.batcher.add_operation();
         true
+    }
+
+    /// Lets the gets that wait for more, or for an answer, be requested.
+    fn release_get(&mut self, pe: Pe) {
+        let peer = self.peer(pe);
+        if let (true, Some(index)) = (std::mem::take(&mut peer.holds_get), peer.joinable_get) {
+            self.outgoing.push_back(Token::Get(index));
+        }
     }
 
     pub(super) fn send_get_request<P: Port>(&mut self, core: &mut Core<P>, index: u32) -> Attempt {
@@ -196,7 +218,8 @@ impl Staging {
                 get.request = None;
                 let answered = &mut core.peers.get_mut(pe).gets_answered;
                 *answered = answered.wrapping_add(1);
-                Ok(Some(get))
+                self.release_get(pe);
+                Ok(self.gets.get(named.number))
             }
             Some(get) => Err(format!("an answer of another length to gets of {} bytes", get.len())),
             None => Err(String::from("an answer to a get that was not asked for")),
@@ -248,6 +271,7 @@ impl Staging {
     }
 
     pub(super) fn drop_gets<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        self.peer(pe).holds_get = false;
         for index in self.gets.find(|get| get.pe == pe) {
             self.outgoing.retain(|other| *other != Token::Get(index));
             self.end_get(core, index);

@@ -158,6 +158,8 @@ struct PeerTransfers {
     joinable: Option<u32>,
     /// The get, not requested yet, that later ones may join.
     joinable_get: Option<u32>,
+    /// Whether that get is not among the outgoing transfers yet.
+    holds_get: bool,
     /// Receives that wait for earlier messages, by number.
     waiting: Vec<(Seq, u32)>,
     /// First missing and first unexecuted message at the last check of `waiting`.
