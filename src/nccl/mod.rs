@@ -13,7 +13,8 @@
 //! 3. Registered memory stays valid until it is deregistered, and memory of operations until they
 //!    are done.
 //!
-//! Functions on a group may come from several threads at once: a lock is between them.
+//! Functions on a group may come from several threads at once: a lock is between them, which most
+//! tests of requests do not take.
 //!
 //! # Order
 //! Puts and gets are unordered. Signals keep more order than NCCL requires: see `docs/nccl.md`.

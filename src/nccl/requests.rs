@@ -2,19 +2,23 @@
 //!
 //! A request belongs to a batch of the engine's and is complete when all operations of that batch
 //! are delivered. Batches are few, so requests to the same rank share them; a rank that has stopped
-//! delays no other. Request numbers rise; NCCL's pointer is the number, and points to no memory.
+//! delays no other.
+//!
+//! NCCL's thread tests each request that is under way in every pass, so a test takes no lock: the
+//! request itself names its batch, and [`Ended`] tells which batches are over. A request's pointer
+//! points to no memory.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::lane::batches::Batch;
-use engine::port::Port;
+use engine::port::{Direction, Port};
 
 const PATIENCE: u32 = 6;
 
-/// Most puts that share a batch, and bytes of the longest such put.
+/// Most operations of one kind that share a batch, and bytes of the longest such operation.
 const MAX_SHARING: u32 = 64;
 const LONGEST_SHARING: usize = 64 << 10;
 
@@ -22,10 +26,27 @@ const MAX_BATCHES: usize = 254;
 
 const MAX_RESERVED: usize = MAX_BATCHES / 2;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// Index of requests that have no batch: those to a rank for which none was free.
+const QUIET: u64 = u8::MAX as u64;
+
+/// From the lowest byte: index of an entry for batches, number of the operation in the batch, and
+/// number of the entry's use, from 1; or [`QUIET`], 0 and a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RequestId(u64);
 
 impl RequestId {
+    fn new(index: u64, operation: u32, number: u64) -> Self {
+        Self(number << 16 | u64::from(operation as u8) << 8 | index)
+    }
+
+    fn index(self) -> u64 {
+        self.0 & 0xff
+    }
+
+    fn number(self) -> u64 {
+        self.0 >> 16
+    }
+
     pub(super) fn pointer(self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
@@ -35,45 +56,67 @@ impl RequestId {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Awaited {
-    /// This use of an entry for batches.
-    Batch {
-        index: usize,
-        uses: u64,
-    },
-    Quiet(Pe),
-    Nothing,
+/// How many uses of each entry for batches have ended; and the test that was in vain, if NCCL has
+/// not called for progress since.
+#[derive(Debug)]
+pub(super) struct Ended {
+    uses: Box<[AtomicU64]>,
+    in_vain: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    awaited: Awaited,
-    /// NCCL's call for progress before the last test of the request.
-    tested: Option<u64>,
+impl Ended {
+    pub(super) fn new() -> Self {
+        let uses = (0..MAX_BATCHES).map(|_| AtomicU64::new(0)).collect();
+        Self { uses, in_vain: AtomicU64::new(0) }
+    }
+
+    /// Returns whether a request is delivered; None if only the lane knows.
+    #[inline]
+    pub(super) fn is_done(&self, request: RequestId) -> Option<bool> {
+        let ended = self.uses.get(request.index() as usize)?;
+        // What the batch has written is there for whoever is told that it is over.
+        Some(ended.load(Ordering::Acquire) >= request.number())
+    }
+
+    /// Call after a test in vain. Returns true if NCCL waits for that request alone.
+    #[inline]
+    pub(super) fn is_tested_again(&self, request: RequestId) -> bool {
+        let first = self.in_vain.load(Ordering::Relaxed);
+        if first == 0 {
+            self.in_vain.store(request.0, Ordering::Relaxed);
+        }
+        first == request.0
+    }
+
+    pub(super) fn progress_called(&self) {
+        self.in_vain.store(0, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct BatchEntry {
-    batch: Option<Batch>,
+    batch: Batch,
     rank: usize,
+    /// Number of its use, the first of which is 1.
     uses: u64,
-    /// Short puts and signals in the batch; 0 if no other may share it.
-    puts: u32,
+    /// Of the operations that may share the batch; and how many do.
+    sharing: Option<Direction>,
+    operations: u32,
     /// Number of the iteration of its latest operation.
     at: u64,
 }
 
-/// The requests that are not known to be complete.
+/// The batches of requests that are not known to be complete.
 #[derive(Debug)]
 pub(super) struct Requests {
-    /// Requests from number `first` on.
-    open: VecDeque<Request>,
-    first: u64,
     batches: Box<[BatchEntry]>,
+    /// Entries in use, and the others.
+    held: Vec<usize>,
     free: Vec<usize>,
     ranks: Box<[Vec<usize>]>,
     without: usize,
+    /// Requests without a batch.
+    quiets: u64,
     /// Iterations until peers are asked to acknowledge.
     patience: u32,
     iterations: u64,
@@ -81,141 +124,122 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn new(ranks: u32) -> Self {
-        let entry = BatchEntry { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
+        let batch = Batch::NONE;
+        let entry = BatchEntry { batch, rank: 0, uses: 0, sharing: None, operations: 0, at: 0 };
         let without = ranks as usize;
         Self {
-            open: VecDeque::with_capacity(256),
-            first: 1,
             batches: vec![entry; MAX_BATCHES].into(),
+            held: Vec::with_capacity(MAX_BATCHES),
             free: (0..MAX_BATCHES).rev().collect(),
             ranks: vec![Vec::new(); without].into(),
             without,
+            quiets: 0,
             patience: PATIENCE,
             iterations: 0,
         }
     }
 
-    /// Begins a request for an operation, and returns the batch to start it in. `put`: the bytes of
-    /// a put, 0 for a signal alone.
+    /// Begins a request for a put or get of so many bytes, 0 for a signal alone, and returns the
+    /// batch to start it in.
     ///
-    /// Short puts and signals to one rank share a batch while each iteration brings another: the
-    /// engine sends those of one batch together, and they are done at about the same time.
+    /// Short puts and signals to one rank share a batch, and so do short gets, while each iteration
+    /// brings another: the engine sends those of one batch together, and they are done at about the
+    /// same time.
     pub(super) fn begin<P: Port>(
         &mut self,
         lane: &mut Lane<P>,
         rank: u32,
-        put: Option<usize>,
+        (direction, len): (Direction, usize),
     ) -> (RequestId, Batch) {
-        let (awaited, batch) = self.batch(lane, rank as usize, put);
-        self.open.push_back(Request { awaited, tested: None });
-        (RequestId(self.first + self.open.len() as u64 - 1), batch)
-    }
-
-    fn batch<P: Port>(
-        &mut self,
-        lane: &mut Lane<P>,
-        rank: usize,
-        put: Option<usize>,
-    ) -> (Awaited, Batch) {
+        let sharing = (len <= LONGEST_SHARING).then_some(direction);
         // An operation to no rank of the group is refused when it is started.
-        let Some(held) = self.ranks.get(rank) else { return (Awaited::Nothing, Batch::NONE) };
-        let is_short = put.is_some_and(|len| len <= LONGEST_SHARING);
+        let held = self.ranks.get(rank as usize).map_or(&[][..], |held| held);
         let latest = held.last().copied();
-        if let Some(index) = latest.filter(|_| is_short) {
+        if let Some(index) = latest.filter(|_| sharing.is_some()) {
             let of = &mut self.batches[index];
-            if (1..MAX_SHARING).contains(&of.puts) && self.iterations - of.at <= 1 {
-                (of.puts, of.at) = (of.puts + 1, self.iterations);
-                return (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE));
+            let is_open = of.operations < MAX_SHARING && self.iterations - of.at <= 1;
+            if of.sharing == sharing && is_open {
+                (of.operations, of.at) = (of.operations + 1, self.iterations);
+                return (RequestId::new(index as u64, of.operations, of.uses), of.batch);
             }
         }
         // A rank gets no more batches than remain for others, besides those reserved for ranks
         // without any.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
-        let begun =
-            if latest.is_none() || held.len() < left { self.take(lane, rank) } else { None };
+        let may_take = latest.is_none() || held.len() < left;
+        let begun = if may_take { self.take(lane, rank as usize) } else { None };
         let Some(index) = begun.or(latest) else {
-            return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE);
+            self.quiets += 1;
+            return (RequestId::new(QUIET, 0, u64::from(rank)), Batch::NONE);
         };
         let of = &mut self.batches[index];
-        // No further short puts join a batch that is shared because none is free.
-        (of.puts, of.at) = (u32::from(is_short && begun.is_some()), self.iterations);
-        (Awaited::Batch { index, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
+        // Nothing joins a batch that is shared because none is free.
+        let others = if begun.is_some() { 0 } else { of.operations };
+        (of.sharing, of.at) = (sharing.filter(|_| begun.is_some()), self.iterations);
+        of.operations = others.wrapping_add(1);
+        (RequestId::new(index as u64, of.operations, of.uses), of.batch)
     }
 
     fn take<P: Port>(&mut self, lane: &mut Lane<P>, rank: usize) -> Option<usize> {
+        let held = self.ranks.get_mut(rank)?;
         let index = *self.free.last()?;
         let batch = lane.begin_batch()?;
         self.free.pop();
+        self.held.push(index);
         let of = &mut self.batches[index];
-        *of = BatchEntry { batch: Some(batch), rank, puts: 0, ..*of };
-        self.without -= usize::from(self.ranks[rank].is_empty());
-        self.ranks[rank].push(index);
+        *of = BatchEntry { batch, rank, uses: of.uses + 1, ..*of };
+        self.without -= usize::from(held.is_empty());
+        held.push(index);
         Some(index)
     }
 
-    pub(super) fn take_back<P: Port>(&mut self, lane: &mut Lane<P>) {
-        if let Some(Awaited::Batch { index, uses }) = self.open.pop_back().map(|last| last.awaited)
-        {
-            self.is_over(lane, index, uses);
-        }
+    /// Forgets a request whose operation was refused.
+    pub(super) fn take_back<P: Port>(
+        &mut self,
+        lane: &mut Lane<P>,
+        request: RequestId,
+        ended: &Ended,
+    ) {
+        self.quiets -= u64::from(request.index() == QUIET);
+        self.end_done(lane, ended);
     }
 
-    /// True if a request is delivered, or was never given out.
-    pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
-        let Some(at) = self.index_of(request) else { return true };
-        let is_done = match self.open[at].awaited {
-            Awaited::Batch { index, uses } => self.is_over(lane, index, uses),
-            // A rank's failure is one of the lane, which was checked first.
-            Awaited::Quiet(pe) => lane.is_quiet(pe).unwrap_or(false),
-            Awaited::Nothing => true,
-        };
-        if !is_done {
-            return false;
-        }
-        self.open[at].awaited = Awaited::Nothing;
-        while self.open.front().is_some_and(|first| first.awaited == Awaited::Nothing) {
-            self.open.pop_front();
-            self.first += 1;
-        }
-        true
+    /// Returns whether a request without a batch is delivered.
+    pub(super) fn is_quiet<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
+        // A rank's failure is one of the lane, which is checked elsewhere.
+        let is_quiet = lane.is_quiet(Pe(request.number() as u32)).unwrap_or(false);
+        self.quiets -= u64::from(is_quiet).min(self.quiets);
+        is_quiet
     }
 
-    pub(super) fn is_tested_again(&mut self, request: RequestId, calls: u64) -> bool {
-        let Some(at) = self.index_of(request) else { return false };
-        self.open[at].tested.replace(calls) == Some(calls)
-    }
-
-    fn index_of(&self, request: RequestId) -> Option<usize> {
-        let at = request.0.checked_sub(self.first)? as usize;
-        (at < self.open.len()).then_some(at)
-    }
-
-    fn is_over<P: Port>(&mut self, lane: &mut Lane<P>, index: usize, uses: u64) -> bool {
-        let of = &mut self.batches[index];
-        let Some(batch) = of.batch.filter(|_| of.uses == uses) else { return true };
-        if !lane.is_batch_done(batch) {
-            return false;
-        }
-        lane.end_batch(batch);
-        (of.batch, of.uses) = (None, uses + 1);
-        let held = &mut self.ranks[of.rank];
-        held.retain(|other| *other != index);
-        self.without += usize::from(held.is_empty());
-        self.free.push(index);
-        true
+    fn end_done<P: Port>(&mut self, lane: &mut Lane<P>, ended: &Ended) {
+        let Self { batches, held, free, ranks, without, .. } = self;
+        held.retain(|&index| {
+            let BatchEntry { batch, rank, uses, .. } = batches[index];
+            let is_done = lane.is_batch_done(batch);
+            if is_done {
+                lane.end_batch(batch);
+                ranks[rank].retain(|other| *other != index);
+                *without += usize::from(ranks[rank].is_empty());
+                free.push(index);
+                ended.uses[index].store(uses, Ordering::Release);
+            }
+            !is_done
+        });
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.held.is_empty() && self.quiets == 0
     }
 
-    /// Counts an iteration of the lane. Now and then, if requests are open, asks all peers for
-    /// acknowledgements.
-    pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>) {
+    /// Tells of batches that an iteration of the lane has ended. Now and then, if requests are
+    /// open, asks all peers for acknowledgements.
+    pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>, ended: &Ended) {
         self.iterations += 1;
-        if self.open.is_empty() {
+        if self.is_empty() {
             return;
         }
+        self.end_done(lane, ended);
         self.patience -= 1;
         if self.patience == 0 {
             self.patience = PATIENCE;

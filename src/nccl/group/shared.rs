@@ -13,7 +13,7 @@ use crate::job::{Job, JobError};
 use crate::logging;
 use crate::nccl::error::NcclError;
 use crate::nccl::memory::Regions;
-use crate::nccl::requests::{RequestId, Requests};
+use crate::nccl::requests::{Ended, RequestId, Requests};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -33,6 +33,7 @@ const LET_GO: Duration = Duration::from_secs(1);
 pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
     failed: OnceLock<String>,
+    ended: Ended,
     /// Count of NCCL's progress calls. Changed under the lock.
     progress: AtomicU64,
     pub(super) has_core: bool,
@@ -47,7 +48,6 @@ pub(super) struct State {
     pub(super) heartbeat: Option<Heartbeat>,
     requests: Requests,
     pub(super) regions: Regions,
-    calls: u64,
     passes: Passes,
 }
 
@@ -123,12 +123,12 @@ impl Shared {
             heartbeat: None,
             requests: Requests::new(ranks),
             regions: Regions::default(),
-            calls: 0,
             passes: Passes::default(),
         };
         Self {
             state: Mutex::new(state),
             failed: OnceLock::new(),
+            ended: Ended::new(),
             progress: AtomicU64::new(0),
             has_core,
         }
@@ -230,7 +230,7 @@ impl Shared {
     fn begin(
         &self,
         rank: u32,
-        put: Option<usize>,
+        what: (Direction, usize),
         start: impl FnOnce(&mut Lane<OfiPort>, &Regions) -> Result<(), NcclError>,
     ) -> Result<RequestId, NcclError> {
         self.check()?;
@@ -238,14 +238,14 @@ impl Shared {
         let State { job, requests, regions, passes, .. } = &mut *state;
         passes.started = true;
         self.with_lane(job.as_deref(), |lane| {
-            let (request, batch) = requests.begin(lane, rank, put);
+            let (request, batch) = requests.begin(lane, rank, what);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions);
             lane.enter_batch(before);
             match started {
                 Ok(()) => Ok(request),
                 Err(refused) => {
-                    requests.take_back(lane);
+                    requests.take_back(lane, request, &self.ended);
                     // An invalid argument is no failure of the group.
                     if let Some(failed) = lane.failure() {
                         self.fail(&failed.to_string());
@@ -263,8 +263,7 @@ impl Shared {
         (local, remote): (Span, Span),
         len: usize,
     ) -> Result<RequestId, NcclError> {
-        let put = (direction == Direction::Write).then_some(len);
-        self.begin(rank, put, |lane, regions| {
+        self.begin(rank, (direction, len), |lane, regions| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
             Ok(lane.start(&request)?)
         })
@@ -278,7 +277,7 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(rank, Some(len), |lane, regions| {
+        self.begin(rank, (Direction::Write, len), |lane, regions| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
                 return Ok(lane.atomic(&signal)?);
@@ -293,35 +292,34 @@ impl Shared {
 
     /// True if a request is complete. Makes progress if NCCL tests it repeatedly without calling
     /// for progress, as it does when it flushes.
+    #[inline]
     pub(in crate::nccl) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
-        let mut state = self.lock();
-        let is_done = |state: &mut State| {
-            let State { job, requests, .. } = state;
-            self.with_lane(job.as_deref(), |lane| match lane.failure() {
-                Some(failed) => Err(self.lane_failed(failed)),
-                None => Ok(requests.is_done(lane, request)),
-            })?
-        };
-        let calls = state.calls;
-        if is_done(&mut state)? {
+        let known = self.ended.is_done(request);
+        if known == Some(true) {
             return Ok(true);
         }
-        if !state.requests.is_tested_again(request, calls) {
+        let is_awaited = self.ended.is_tested_again(request);
+        if known.is_some() && !is_awaited {
             return Ok(false);
         }
-        self.count_progress();
-        self.iterate(&mut state)?;
-        is_done(&mut state)
+        let mut state = self.lock();
+        if is_awaited {
+            self.count_progress();
+            self.iterate(&mut state)?;
+        }
+        let State { job, requests, .. } = &mut *state;
+        let quiet = |lane: &mut Lane<OfiPort>| requests.is_quiet(lane, request);
+        self.ended.is_done(request).map_or_else(|| self.with_lane(job.as_deref(), quiet), Ok)
     }
 
     /// Makes progress for NCCL, after a pass over a block of contexts. Defers it to the next pass
     /// while passes bring operations, for twice the time of an iteration at most.
     pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
+        self.ended.progress_called();
         let mut state = self.lock();
         self.count_progress();
-        state.calls += 1;
         if state.passes.collect(block, Instant::now) {
             return Ok(());
         }
@@ -354,7 +352,7 @@ impl Shared {
         let moved = unsafe { connected.iterate() };
         passes.iterated(matches!(moved, Ok(true)).then(|| begun.elapsed()));
         let failure = self.with_lane(job.as_deref(), |lane| {
-            requests.iterated(lane);
+            requests.iterated(lane, &self.ended);
             lane.failure().cloned()
         })?;
         match (moved, failure) {
@@ -436,6 +434,19 @@ fn atomic<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::{connect, settings};
+
+    #[test]
+    fn tests_take_no_lock() {
+        connect(1, &settings(1, &[]), None, |pe| {
+            let shared = Shared::new(pe.job.unwrap(), 1, true);
+            let request = shared.begin(0, (Direction::Write, 8), |_, _| Ok(())).unwrap();
+            let taken = shared.lock();
+            assert!(!shared.is_done(request).unwrap(), "no iteration has told of it");
+            drop(taken);
+            assert!(shared.is_done(request).unwrap(), "NCCL waits for it");
+        });
+    }
 
     #[test]
     fn passes_wait_for_two_iterations() {

@@ -1,4 +1,4 @@
-//! Requests on an idle lane of the scripted fabric: a batch is over once its requests are tested.
+//! Requests on an idle lane of the scripted fabric: an iteration ends all batches.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ fn lane() -> Lane<FakePort> {
     Lane::new(fabric.port(Pe(0), vec![RAIL]), config)
 }
 
-const PUT: Option<usize> = Some(8);
+const LONG: (Direction, usize) = (Direction::Write, LONGEST_SHARING + 1);
 
 fn begin(
     requests: &mut Requests,
@@ -21,7 +21,7 @@ fn begin(
     rank: u32,
     count: usize,
 ) -> Vec<(RequestId, Batch)> {
-    (0..count).map(|_| requests.begin(lane, rank, None)).collect()
+    (0..count).map(|_| requests.begin(lane, rank, LONG)).collect()
 }
 
 fn batches(begun: &[(RequestId, Batch)]) -> HashSet<u8> {
@@ -46,7 +46,9 @@ fn ranks_share_no_batch() {
         taken.extend(its);
     }
     // What is over is free for others.
-    assert!(busy.iter().all(|(request, _)| requests.is_done(&mut lane, *request)));
+    let ended = Ended::new();
+    requests.iterated(&mut lane, &ended);
+    assert!(busy.iter().all(|(request, _)| ended.is_done(*request) == Some(true)));
     assert!(batches(&begin(&mut requests, &mut lane, 63, 100)).len() > 16);
 }
 
@@ -59,64 +61,68 @@ fn excess_ranks_wait_for_everything() {
         assert!(its == HashSet::from([0]) || its.is_disjoint(&taken), "rank {rank}");
         taken.extend(its);
     }
-    let last = requests.begin(&mut lane, 1, None);
-    assert_eq!(last.1, Batch::NONE);
-    assert!(requests.is_done(&mut lane, last.0), "nothing is outstanding with it");
+    let (request, batch) = requests.begin(&mut lane, 1, LONG);
+    assert_eq!(batch, Batch::NONE);
+    assert_eq!(Ended::new().is_done(request), None, "the lane knows");
+    assert!(requests.is_quiet(&mut lane, request), "nothing is outstanding with it");
 }
 
 #[test]
-fn requests_end_in_any_order() {
-    let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let mut begun = begin(&mut requests, &mut lane, 1, 300);
-    begun.rotate_left(77);
-    for (request, _) in begun {
+fn uses_of_batches_are_told_apart() {
+    let (mut lane, mut requests, ended) = (lane(), Requests::new(2), Ended::new());
+    let mut all = HashSet::new();
+    for _ in 0..3 {
+        let begun = begin(&mut requests, &mut lane, 1, 100);
+        assert!(begun.iter().all(|(request, _)| ended.is_done(*request) == Some(false)));
         assert!(!requests.is_empty());
-        assert!(requests.is_done(&mut lane, request));
-        assert!(requests.is_done(&mut lane, request), "and stays so");
+        requests.iterated(&mut lane, &ended);
+        assert!(begun.iter().all(|(request, _)| ended.is_done(*request) == Some(true)));
+        assert!(requests.is_empty());
+        assert!(begun.iter().all(|(request, _)| all.insert(request.pointer())), "a new request");
     }
-    assert!(requests.is_empty());
-    assert!(
-        requests.is_done(&mut lane, RequestId(0)) && requests.is_done(&mut lane, RequestId(9999))
-    );
 }
 
 #[test]
 fn refused_operations_leave_no_request() {
-    let (mut lane, mut requests) = (lane(), Requests::new(2));
+    let (mut lane, mut requests, ended) = (lane(), Requests::new(2), Ended::new());
     for rank in [0, 1, 2, u32::MAX] {
-        requests.begin(&mut lane, rank, None);
-        requests.take_back(&mut lane);
+        let (request, _) = requests.begin(&mut lane, rank, LONG);
+        requests.take_back(&mut lane, request, &ended);
         assert!(requests.is_empty(), "rank {rank}");
         assert_eq!(requests.free.len(), MAX_BATCHES);
     }
 }
 
 #[test]
-fn consecutive_short_puts_share_batch() {
+fn consecutive_short_operations_share_batch() {
     let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let mut put_after = |iterations, requests: &mut Requests, put| {
-        (0..iterations).for_each(|_| requests.iterated(&mut lane));
-        number(requests.begin(&mut lane, 1, put).1)
+    let [put, get] = [(Direction::Write, 0), (Direction::Read, 8)];
+    let mut after = |iterations, what| {
+        requests.iterations += iterations;
+        number(requests.begin(&mut lane, 1, what).1)
     };
-    let first = put_after(0, &mut requests, PUT);
-    for _ in 1..MAX_SHARING {
-        assert_eq!(put_after(1, &mut requests, PUT), first);
+    for (short, other) in [(put, get), (get, put)] {
+        let first = after(2, short);
+        for _ in 1..MAX_SHARING {
+            assert_eq!(after(1, short), first);
+        }
+        let second = after(0, short);
+        assert_ne!(second, first, "as many as may");
+        let third = after(2, short);
+        assert_ne!(third, second, "an iteration brought none");
+        assert_ne!(after(0, LONG), third);
+        let fourth = after(0, other);
+        assert_ne!(after(0, short), fourth);
     }
-    let second = put_after(0, &mut requests, PUT);
-    assert_ne!(second, first, "as many as may");
-    let third = put_after(2, &mut requests, PUT);
-    assert_ne!(third, second, "an iteration brought none");
-    let long = Some(LONGEST_SHARING + 1);
-    assert_ne!(put_after(0, &mut requests, long), third);
-    let get = put_after(0, &mut requests, None);
-    assert_ne!(put_after(0, &mut requests, PUT), get);
 }
 
 #[test]
 fn tests_without_progress_are_noticed() {
-    let (mut lane, mut requests) = (lane(), Requests::new(2));
-    let [one, other] = [0, 1].map(|rank| requests.begin(&mut lane, rank, None).0);
-    assert!(!requests.is_tested_again(one, 7) && !requests.is_tested_again(other, 7));
-    assert!(requests.is_tested_again(one, 7) && requests.is_tested_again(one, 7));
-    assert!(!requests.is_tested_again(one, 8), "NCCL has called for progress");
+    let (mut lane, mut requests, ended) = (lane(), Requests::new(2), Ended::new());
+    // They share a batch.
+    let [one, other] = [0; 2].map(|rank| requests.begin(&mut lane, rank, (Direction::Write, 8)).0);
+    assert!(!ended.is_tested_again(one) && !ended.is_tested_again(other));
+    assert!(ended.is_tested_again(one) && ended.is_tested_again(one));
+    ended.progress_called();
+    assert!(!ended.is_tested_again(one), "NCCL has called for progress");
 }
