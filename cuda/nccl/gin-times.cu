@@ -86,6 +86,17 @@ __global__ void put_and_flush(ncclDevComm comm, Windows windows, size_t bytes, i
     }
 }
 
+// Rank 0 gets every second row, as a table's rows are fetched by their keys.
+__global__ void gets(ncclDevComm comm, Windows windows, size_t bytes, int count) {
+    ncclGin gin{comm, 0};
+    for (int row = int(threadIdx.x); row < count && comm.rank == 0; row += int(blockDim.x)) {
+        gin.get(ncclTeamWorld(comm), 1, windows.source, 2 * row * bytes, windows.data, row * bytes,
+                bytes);
+    }
+    __syncthreads();
+    gin.flush(ncclCoopCta{});
+}
+
 // Each block sends its tokens to every other rank, from scattered places to places in a row, on
 // its own context, and a strong signal behind them; then waits for those of the others.
 __global__ void tokens(ncclDevComm comm, Windows windows, uint64_t seen, size_t bytes, int count,
@@ -198,6 +209,16 @@ int main(int argc, char **argv) {
             });
             say(size, "put and its flush", microseconds / double(iterations));
         }
+        constexpr uint64_t kRow = 256;
+        const int rows = int(std::min<uint64_t>(12'288, most / kRow / 2));
+        double fastest = 0;
+        for (int i = 0; i < 4; i++) {
+            const double microseconds = timed(job, [&] {
+                gets<<<1, kThreads, 0, job.stream()>>>(device.get(), windows, kRow, rows);
+            });
+            fastest = i == 0 ? microseconds : std::min(fastest, microseconds);
+        }
+        say(uint64_t(rows), "gets of 256 B, all", fastest);
         const int puts = 16;
         double best = 0;
         for (int i = 0; i < 4; i++) {
