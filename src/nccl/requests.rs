@@ -29,14 +29,14 @@ const MAX_RESERVED: usize = MAX_BATCHES / 2;
 /// Index of requests that have no batch: those to a rank for which none was free.
 const QUIET: u64 = u8::MAX as u64;
 
-/// From the lowest byte: index of an entry for batches, number of the operation in the batch, and
-/// number of the entry's use, from 1; or [`QUIET`], 0 and a rank.
+/// From the lowest bit: 8 bits with the index of an entry for batches, 16 that tell operations of
+/// the batch apart, and the number of the entry's use, from 1; or [`QUIET`], such 16, and a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RequestId(u64);
 
 impl RequestId {
     fn new(index: u64, operation: u32, number: u64) -> Self {
-        Self(number << 16 | u64::from(operation as u8) << 8 | index)
+        Self(number << 24 | u64::from(operation as u16) << 8 | index)
     }
 
     fn index(self) -> u64 {
@@ -44,7 +44,7 @@ impl RequestId {
     }
 
     fn number(self) -> u64 {
-        self.0 >> 16
+        self.0 >> 24
     }
 
     pub(super) fn pointer(self) -> *mut c_void {
@@ -56,8 +56,8 @@ impl RequestId {
     }
 }
 
-/// How many uses of each entry for batches have ended; and the test that was in vain, if NCCL has
-/// not called for progress since.
+/// How many uses of each entry for batches have ended; and the first request under way that was
+/// tested in vain since NCCL called for progress, or 0.
 #[derive(Debug)]
 pub(super) struct Ended {
     uses: Box<[AtomicU64]>,
@@ -81,11 +81,12 @@ impl Ended {
     /// Call after a test in vain. Returns true if NCCL waits for that request alone.
     #[inline]
     pub(super) fn is_tested_again(&self, request: RequestId) -> bool {
-        let first = self.in_vain.load(Ordering::Relaxed);
-        if first == 0 {
+        let first = RequestId(self.in_vain.load(Ordering::Relaxed));
+        let is_again = first == request;
+        if !is_again && (first.0 == 0 || self.is_done(first) != Some(false)) {
             self.in_vain.store(request.0, Ordering::Relaxed);
         }
-        first == request.0
+        is_again
     }
 
     pub(super) fn progress_called(&self) {
@@ -116,7 +117,7 @@ pub(super) struct Requests {
     ranks: Box<[Vec<usize>]>,
     without: usize,
     /// Requests without a batch.
-    quiets: u64,
+    quiets: u32,
     /// Iterations until peers are asked to acknowledge.
     patience: u32,
     iterations: u64,
@@ -170,7 +171,7 @@ impl Requests {
         let begun = if may_take { self.take(lane, rank as usize) } else { None };
         let Some(index) = begun.or(latest) else {
             self.quiets += 1;
-            return (RequestId::new(QUIET, 0, u64::from(rank)), Batch::NONE);
+            return (RequestId::new(QUIET, self.quiets, u64::from(rank)), Batch::NONE);
         };
         let of = &mut self.batches[index];
         // Nothing joins a batch that is shared because none is free.
@@ -200,7 +201,7 @@ impl Requests {
         request: RequestId,
         ended: &Ended,
     ) {
-        self.quiets -= u64::from(request.index() == QUIET);
+        self.quiets -= u32::from(request.index() == QUIET);
         self.end_done(lane, ended);
     }
 
@@ -208,11 +209,15 @@ impl Requests {
     pub(super) fn is_quiet<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
         // A rank's failure is one of the lane, which is checked elsewhere.
         let is_quiet = lane.is_quiet(Pe(request.number() as u32)).unwrap_or(false);
-        self.quiets -= u64::from(is_quiet).min(self.quiets);
+        self.quiets -= u32::from(is_quiet).min(self.quiets);
         is_quiet
     }
 
     fn end_done<P: Port>(&mut self, lane: &mut Lane<P>, ended: &Ended) {
+        // What a failure has ended is not delivered.
+        if lane.failure().is_some() {
+            return;
+        }
         let Self { batches, held, free, ranks, without, .. } = self;
         held.retain(|&index| {
             let BatchEntry { batch, rank, uses, .. } = batches[index];

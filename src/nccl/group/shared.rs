@@ -299,16 +299,23 @@ impl Shared {
         if known == Some(true) {
             return Ok(true);
         }
-        let is_awaited = self.ended.is_tested_again(request);
-        if known.is_some() && !is_awaited {
+        if known.is_some() && !self.ended.is_tested_again(request) {
             return Ok(false);
         }
         let mut state = self.lock();
-        if is_awaited {
-            self.count_progress();
-            self.iterate(&mut state)?;
+        if known.is_none() {
+            let is_over = self.is_over(&mut state, request)?;
+            if is_over || !self.ended.is_tested_again(request) {
+                return Ok(is_over);
+            }
         }
-        let State { job, requests, .. } = &mut *state;
+        self.count_progress();
+        self.iterate(&mut state)?;
+        self.is_over(&mut state, request)
+    }
+
+    fn is_over(&self, state: &mut State, request: RequestId) -> Result<bool, NcclError> {
+        let State { job, requests, .. } = state;
         let quiet = |lane: &mut Lane<OfiPort>| requests.is_quiet(lane, request);
         self.ended.is_done(request).map_or_else(|| self.with_lane(job.as_deref(), quiet), Ok)
     }

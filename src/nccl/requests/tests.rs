@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 
 use super::*;
+use engine::ids::RailId;
+use engine::port::Access;
 use engine::regions::RegionTable;
+use engine::request::{LocalSide, Request};
 use sim_fabric::{FakeFabric, FakePort, RAIL, Script, lane_config, straight_paths};
 
 fn lane() -> Lane<FakePort> {
@@ -125,4 +128,52 @@ fn tests_without_progress_are_noticed() {
     assert!(ended.is_tested_again(one) && ended.is_tested_again(one));
     ended.progress_called();
     assert!(!ended.is_tested_again(one), "NCCL has called for progress");
+}
+
+/// Without a call for progress between, as two flushes in a row.
+#[test]
+fn each_of_two_is_awaited() {
+    let (mut lane, mut requests, ended) = (lane(), Requests::new(2), Ended::new());
+    let one = requests.begin(&mut lane, 0, LONG).0;
+    assert!(!ended.is_tested_again(one) && ended.is_tested_again(one));
+    requests.iterated(&mut lane, &ended);
+    let other = requests.begin(&mut lane, 0, LONG).0;
+    assert!(!ended.is_tested_again(other) && ended.is_tested_again(other));
+}
+
+/// A pass tests each request once, also of those without a batch, or that share the last.
+#[test]
+fn passes_are_no_waits() {
+    let (mut lane, mut requests, ended) = (lane(), Requests::new(600), Ended::new());
+    (2..600).for_each(|rank| drop(begin(&mut requests, &mut lane, rank, 3)));
+    for (rank, count) in [(1, 10), (2, 1000)] {
+        let pass = begin(&mut requests, &mut lane, rank, count);
+        assert!(pass.iter().all(|(request, _)| !ended.is_tested_again(*request)), "{rank}");
+        ended.progress_called();
+    }
+}
+
+#[test]
+fn lost_operation_is_never_done() {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let [mine, theirs] = [0, 1].map(|pe| RegionTable::new(fabric.memory(Pe(pe), 1), Pe(pe)));
+    let [from, to] = [0, 1].map(|pe| fabric.alloc(Pe(pe), 4096));
+    mine.register(from, 4096, Access::LocalAndRemote).unwrap();
+    let remote_handle = &theirs.register(to, 4096, Access::LocalAndRemote).unwrap();
+    let config = lane_config(Pe(0), straight_paths(2, 1), mine.directory());
+    let mut lane = Lane::new(fabric.port(Pe(0), vec![RAIL]), config);
+    let (mut requests, ended) = (Requests::new(2), Ended::new());
+    let (request, batch) = requests.begin(&mut lane, 1, LONG);
+    lane.enter_batch(batch);
+    let (direction, local) = (Direction::Write, LocalSide::Memory(from));
+    let (pe, remote_addr) = (Pe(1), to as u64);
+    lane.start(&Request { direction, pe, remote_handle, remote_addr, local, len: 64 }).unwrap();
+    lane.enter_batch(Batch::NONE);
+    fabric.fail_rail(Pe(0), RailId(0));
+    while lane.failure().is_none() {
+        let _ = lane.progress();
+        fabric.pass_time(100_000);
+        requests.iterated(&mut lane, &ended);
+        assert_eq!(ended.is_done(request), Some(false));
+    }
 }
