@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 33_592,
-    "main workspace, lines of Rust": 95_727,
+    "product code, lines": 33_603,
+    "main workspace, lines of Rust": 95_739,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

@@ -146,6 +146,7 @@ impl Requests {
     /// Short puts and signals to one rank share a batch, and so do short gets, while each iteration
     /// brings another: the engine sends those of one batch together, and they are done at about the
     /// same time.
+    #[inline]
     pub(super) fn begin<P: Port>(
         &mut self,
         lane: &mut Lane<P>,
@@ -154,9 +155,8 @@ impl Requests {
     ) -> (RequestId, Batch) {
         let sharing = (len <= LONGEST_SHARING).then_some(direction);
         // An operation to no rank of the group is refused when it is started.
-        let held = self.ranks.get(rank as usize).map_or(&[][..], |held| held);
-        let latest = held.last().copied();
-        if let Some(index) = latest.filter(|_| sharing.is_some()) {
+        let latest = self.ranks.get(rank as usize).and_then(|held| held.last().copied());
+        if let (Some(index), Some(_)) = (latest, sharing) {
             let of = &mut self.batches[index];
             let is_open = of.operations < MAX_SHARING && self.iterations - of.at <= 1;
             if of.sharing == sharing && is_open {
@@ -164,6 +164,18 @@ impl Requests {
                 return (RequestId::new(index as u64, of.operations, of.uses), of.batch);
             }
         }
+        self.begin_in_another(lane, rank, sharing)
+    }
+
+    #[inline(never)]
+    fn begin_in_another<P: Port>(
+        &mut self,
+        lane: &mut Lane<P>,
+        rank: u32,
+        sharing: Option<Direction>,
+    ) -> (RequestId, Batch) {
+        let held = self.ranks.get(rank as usize).map_or(&[][..], |held| held);
+        let latest = held.last().copied();
         // A rank gets no more batches than remain for others, besides those reserved for ranks
         // without any.
         let left = self.free.len().saturating_sub(self.without.min(MAX_RESERVED));
