@@ -86,7 +86,7 @@ __global__ void put_and_flush(ncclDevComm comm, Windows windows, size_t bytes, i
     }
 }
 
-// Rank 0 gets every second row, as a table's rows are fetched by their keys.
+// Rank 0 gets every second row of a table, and packs them.
 __global__ void gets(ncclDevComm comm, Windows windows, size_t bytes, int count) {
     ncclGin gin{comm, 0};
     for (int row = int(threadIdx.x); row < count && comm.rank == 0; row += int(blockDim.x)) {

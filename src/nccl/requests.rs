@@ -26,7 +26,7 @@ const MAX_BATCHES: usize = 254;
 
 const MAX_RESERVED: usize = MAX_BATCHES / 2;
 
-/// Index of requests that have no batch: those to a rank for which none was free.
+/// Index in requests without a batch, as none was free: they end when their rank is quiet.
 const QUIET: u64 = u8::MAX as u64;
 
 /// From the lowest bit: 8 bits with the index of an entry for batches, 16 that tell operations of
@@ -100,7 +100,7 @@ struct BatchEntry {
     rank: usize,
     /// Number of its use, the first of which is 1.
     uses: u64,
-    /// Of the operations that may share the batch; and how many do.
+    /// Direction of the operations that may still join, None if none may; and how many have.
     sharing: Option<Direction>,
     operations: u32,
     /// Number of the iteration of its latest operation.
@@ -116,7 +116,7 @@ pub(super) struct Requests {
     free: Vec<usize>,
     ranks: Box<[Vec<usize>]>,
     without: usize,
-    /// Requests without a batch.
+    /// Number of requests under way that have no batch.
     quiets: u32,
     /// Iterations until peers are asked to acknowledge.
     patience: u32,

@@ -18,8 +18,8 @@ use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
 use crate::wire::staging::{FURTHER_GET, GetId, MAX_GETS, further_get};
 
-/// Requests that a peer has not answered, from which on short gets wait for one that is full. The
-/// peer copies what one asks for in one call of the driver, and two calls at a time.
+/// Number of unanswered requests to a peer at which further short gets are held back to share one.
+/// The peer's device has two copy calls in flight, one for each request.
 const UNANSWERED: u32 = 2;
 
 /// Gets from staged memory, or a fragment of one, that share a request, until their bytes have
@@ -156,7 +156,7 @@ impl Staging {
         true
     }
 
-    /// Lets the gets that wait for more, or for an answer, be requested.
+    /// Queues the request of gets that were held back, if there is one.
     fn release_get(&mut self, pe: Pe) {
         let peer = self.peer(pe);
         if let (true, Some(index)) = (std::mem::take(&mut peer.holds_get), peer.joinable_get) {

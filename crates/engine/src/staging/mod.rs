@@ -158,7 +158,7 @@ struct PeerTransfers {
     joinable: Option<u32>,
     /// The get, not requested yet, that later ones may join.
     joinable_get: Option<u32>,
-    /// Whether that get is not among the outgoing transfers yet.
+    /// Whether that get is held back, and not among the outgoing transfers.
     holds_get: bool,
     /// Receives that wait for earlier messages, by number.
     waiting: Vec<(Seq, u32)>,
