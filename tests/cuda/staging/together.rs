@@ -61,12 +61,15 @@ fn run(stage: &mut Stage, copies: &[TaggedCopy]) {
 /// allow. The event that tells of their end is one more.
 fn tokens_go_in_few_calls(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
-    let calls = |stage: &mut Stage, direction, at: &[usize]| {
-        let copies = copies(stage, direction, heap, at);
-        let count = || if bed.is_fake() { bed.count(11) } else { 0 };
+    let mut copied = Vec::new();
+    let mut calls = |stage: &mut Stage, direction, at: &[usize]| {
+        let list = copies(stage, direction, heap, at);
+        let count = || if bed.is_fake() { [11, 2].map(|what| bed.count(what)) } else { [0; 2] };
         let before = count();
-        run(stage, &copies);
-        count() - before
+        run(stage, &list);
+        let after = count();
+        copied.push(after[1] - before[1]);
+        after[0] - before[0]
     };
     let (mut out, mut inward) = (Vec::new(), Vec::new());
     for (seed, at) in places().iter().enumerate() {
@@ -89,6 +92,8 @@ fn tokens_go_in_few_calls(bed: &Bed) {
     let most = out[1] + inward[..3].iter().max().expect("three");
     println!("MEASURE driver_calls_for_64_tokens {most} calls");
     assert_eq!((&out[..4], &inward[..3]), (&[2; 4][..], &[2; 3][..]));
+    let tokens = TOKENS as u64;
+    assert_eq!((copied[3], copied[7]), (1, tokens), "rows are one copy, others one each");
     // Two of any others are rows of one copy.
     assert!(inward[3] <= TOKENS as u64 / 2 + 1, "{inward:?}");
 }
@@ -367,7 +372,7 @@ fn refused_list_starts_nothing(bed: &Bed) {
 /// What a driver has taken of a call that it refuses is not known: all of it is copied once more.
 fn refused_batch_is_copied_singly(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
-    let list = copies(&stage, OUT, heap, &places()[1]);
+    let list = copies(&stage, OUT, heap, &places()[3]);
     bed.write(heap, &vec![9; 2 * GRANULARITY]);
     fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
     bed.refuse(5, 2);
@@ -391,7 +396,7 @@ fn refused_batch_copies_nothing_twice(bed: &Bed) {
 
 fn failed_lists_are_all_told(bed: &Bed) {
     let (mut stage, _region, heap) = stage(bed);
-    let mut list = copies(&stage, OUT, heap, &places()[1]);
+    let mut list = copies(&stage, OUT, heap, &places()[3]);
     for (tag, copy) in list.iter_mut().enumerate().skip(TOKENS - 3) {
         copy.tag = tag as u32;
     }

@@ -7,7 +7,7 @@
 //!
 //! - Copies that are adjacent on both sides are merged.
 //! - Short copies to a device that are cut into rows (see [`rows`]) are rows of one copy if they
-//!   have one length and equal distances on both sides.
+//!   have one length and equal distances on both sides. So are copies from a device, if all are.
 //! - All others go in one call, if the driver has it and is known to copy their memory so.
 
 use std::ptr;
@@ -30,6 +30,9 @@ use engine::port::copies::MAX_BATCH_COPIES;
 /// Bytes from which the device's copy engines execute copies to it in a batch call; kernels of the
 /// driver execute shorter ones. Measured with driver 580: 24 KiB take a kernel, 28 do not.
 const LONG: usize = 28 << 10;
+
+/// `CU_DEVICE_ATTRIBUTE_MAX_PITCH` of all devices: greatest distance between rows.
+const MAX_PITCH: usize = i32::MAX as usize;
 
 /// A contiguous copy, inside one allocation of the device and one page-locked memory.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +184,13 @@ impl BatchSubmitter {
         };
         [&mut *to, &mut *from].into_iter().for_each(Vec::clear);
         lens.clear();
+        let is_several = self.rows && direction == Direction::FromDevice && pieces.len() > 1;
+        if is_several && pieces.iter().all(|it| it.rows) && rows_of(pieces) == pieces.len() {
+            // SAFETY: the caller's promise.
+            unsafe { copy_as_rows(stream, direction, pieces)? };
+            *any = true;
+            return Ok(());
+        }
         let mut rest = &pieces[..];
         while let [piece, ..] = rest {
             let mut count = 1;
@@ -189,7 +199,7 @@ impl BatchSubmitter {
                 match &rest[..count] {
                     [piece] => alone(piece)?,
                     // SAFETY: the caller's promise.
-                    several => unsafe { copy_as_rows(stream, several)? },
+                    several => unsafe { copy_as_rows(stream, direction, several)? },
                 }
                 *any = true;
             } else if self.takes_batches && piece.together {
@@ -249,7 +259,8 @@ fn rows_of(pieces: &[Piece]) -> usize {
     let pitches = |one: &Piece, next: &Piece| {
         let host = next.host.checked_sub(one.host)?;
         let device = next.device - one.device;
-        let fits = host >= one.len && device >= one.len && next.len == one.len;
+        let fits = host >= one.len && (one.len..=MAX_PITCH).contains(&device);
+        let fits = fits && next.len == one.len;
         (fits && next.origin == one.origin).then_some((host, device))
     };
     let Some(wanted) = pitches(first, second) else { return 1 };
@@ -277,11 +288,16 @@ unsafe fn copy_alone(
 
 /// # Safety
 /// As [`BatchSubmitter::submit`].
-unsafe fn copy_as_rows(on: &Stream, pieces: &[Piece]) -> Result<(), CudaError> {
+unsafe fn copy_as_rows(
+    on: &Stream,
+    direction: Direction,
+    pieces: &[Piece],
+) -> Result<(), CudaError> {
     let [first, second, ..] = pieces else { return Ok(()) };
     let Piece { device, host, len: width, .. } = *first;
     let (host_pitch, device_pitch) = (second.host - host, second.device - device);
-    let rows = Rows { host, device, host_pitch, device_pitch, width, rows: pieces.len() };
+    let rows = pieces.len();
+    let rows = Rows { direction, host, device, host_pitch, device_pitch, width, rows };
     // SAFETY: its rows are the pieces, for which the caller promises.
     unsafe { copy_rows(on, &rows) }
 }
@@ -313,4 +329,19 @@ unsafe fn call_batch(
         }
     };
     driver.check(CALL, status, subject)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_PITCH, Piece, rows_of};
+
+    #[test]
+    fn rows_are_within_greatest_pitch() {
+        let piece = |number: usize, pitch: usize| {
+            let (device, host, origin) = (number * pitch, number * 64, (1, 1, 0));
+            Piece { device, host, len: 64, origin, rows: true, together: true }
+        };
+        let rows = |pitch| rows_of(&[0, 1, 2].map(|number| piece(number, pitch)));
+        assert_eq!([64, 4096, MAX_PITCH, MAX_PITCH + 1].map(rows), [3, 3, 3, 1]);
+    }
 }

@@ -2,15 +2,19 @@
 
 use std::ptr;
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
+use cudarc::driver::sys::CUmemorytype::{
+    CU_MEMORYTYPE_DEVICE as DEVICE, CU_MEMORYTYPE_HOST as HOST,
+};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr};
 
 use crate::copy::request::Direction;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 
-/// Copy of rows from the host to a device, at equal distances on each side.
+/// Copy of rows, at equal distances on each side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
+    pub(super) direction: Direction,
     pub(super) host: usize,
     pub(super) device: usize,
     /// Bytes from the start of a row to the start of the next, at least `width`.
@@ -56,25 +60,30 @@ pub(super) unsafe fn copy_piece(
 pub(super) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> {
     const CALL: &str = "cuMemcpy2DAsync_v2";
     let driver = on.context().driver();
-    let Rows { host, device, host_pitch, device_pitch, width, rows } = *of;
+    let Rows { direction, host, device, host_pitch, device_pitch, width, rows } = *of;
     let len = rows * width;
     let subject = || format!("{len} bytes at {device:#x} of {}, in {rows} rows", on.context());
     let call = driver.api.cuMemcpy2DAsync_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
+    let (from, to, pitches) = match direction {
+        Direction::ToDevice => (HOST, DEVICE, (host_pitch, device_pitch)),
+        Direction::FromDevice => (DEVICE, HOST, (device_pitch, host_pitch)),
+    };
+    // Of each side the address for its kind of memory is read.
     let copy = CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
-        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcMemoryType: from,
         srcHost: host as *const _,
-        srcDevice: 0,
+        srcDevice: device as CUdeviceptr,
         srcArray: ptr::null_mut(),
-        srcPitch: host_pitch,
+        srcPitch: pitches.0,
         dstXInBytes: 0,
         dstY: 0,
-        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        dstHost: ptr::null_mut(),
+        dstMemoryType: to,
+        dstHost: host as *mut _,
         dstDevice: device as CUdeviceptr,
         dstArray: ptr::null_mut(),
-        dstPitch: device_pitch,
+        dstPitch: pitches.1,
         WidthInBytes: width,
         Height: rows,
     };

@@ -105,8 +105,8 @@ impl CopyEngine {
         Ok(Self { stream, batches, first, next, counter, broken, word_stores, queue, held, polls })
     }
 
-    /// Sets whether short copies to the device are cut into rows from now on: the device's copy
-    /// engines then execute them, also beside a kernel of another context.
+    /// Sets whether copies go in rows from now on: short ones to the device, which its copy engines
+    /// then execute, also beside a kernel of another context, and equal ones from it.
     pub(crate) fn set_rows(&mut self, rows: bool) {
         self.queue.rows = rows;
     }

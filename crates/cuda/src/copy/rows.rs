@@ -41,12 +41,15 @@ pub(super) unsafe fn copy_in_rows(
 ) -> Result<(), CudaError> {
     row_blocks(device, len).try_for_each(|RowBlock { offset, width, rows }| {
         let (device, host) = (device + offset, host + offset);
-        let (host_pitch, device_pitch) = (width, width);
+        let (direction, host_pitch, device_pitch) = (Direction::ToDevice, width, width);
         // SAFETY: the caller's promise; rows without gaps are the bytes that it is about.
         unsafe {
             match rows {
-                1 => copy_piece(on, Direction::ToDevice, device, host, width),
-                _ => copy_rows(on, &Rows { host, device, host_pitch, device_pitch, width, rows }),
+                1 => copy_piece(on, direction, device, host, width),
+                _ => copy_rows(
+                    on,
+                    &Rows { direction, host, device, host_pitch, device_pitch, width, rows },
+                ),
             }
         }
     })

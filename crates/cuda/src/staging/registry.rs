@@ -323,6 +323,7 @@ impl Staging {
         if !context.is_own() {
             hazards::warn(context.driver());
         }
+        copies.outward.set_rows(rows);
         copies.inward.set_rows(rows);
         copies.words.set_rows(rows);
         let mapper = copies.words.mapper();
