@@ -81,12 +81,19 @@ impl Ended {
     /// Call after a test in vain. Returns true if NCCL waits for that request alone.
     #[inline]
     pub(super) fn is_tested_again(&self, request: RequestId) -> bool {
-        let first = RequestId(self.in_vain.load(Ordering::Relaxed));
-        let is_again = first == request;
-        if !is_again && (first.0 == 0 || self.is_done(first) != Some(false)) {
+        let first = self.in_vain.load(Ordering::Relaxed);
+        if first == 0 {
             self.in_vain.store(request.0, Ordering::Relaxed);
         }
-        is_again
+        first == request.0
+    }
+
+    /// Call when NCCL is told that a request is done: from now on it tests others.
+    #[inline]
+    pub(super) fn told(&self, request: RequestId) {
+        if self.in_vain.load(Ordering::Relaxed) == request.0 {
+            self.progress_called();
+        }
     }
 
     pub(super) fn progress_called(&self) {

@@ -295,13 +295,19 @@ impl Shared {
     #[inline]
     pub(in crate::nccl) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
-        let known = self.ended.is_done(request);
-        if known == Some(true) {
-            return Ok(true);
+        let is_done = match self.ended.is_done(request) {
+            Some(false) if !self.ended.is_tested_again(request) => return Ok(false),
+            Some(true) => true,
+            known => self.is_done_by_lane(request, known)?,
+        };
+        if is_done {
+            self.ended.told(request);
         }
-        if known.is_some() && !self.ended.is_tested_again(request) {
-            return Ok(false);
-        }
+        Ok(is_done)
+    }
+
+    #[inline(never)]
+    fn is_done_by_lane(&self, request: RequestId, known: Option<bool>) -> Result<bool, NcclError> {
         let mut state = self.lock();
         if known.is_none() {
             let is_over = self.is_over(&mut state, request)?;

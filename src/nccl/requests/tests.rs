@@ -137,6 +137,8 @@ fn each_of_two_is_awaited() {
     let one = requests.begin(&mut lane, 0, LONG).0;
     assert!(!ended.is_tested_again(one) && ended.is_tested_again(one));
     requests.iterated(&mut lane, &ended);
+    assert_eq!(ended.is_done(one), Some(true));
+    ended.told(one);
     let other = requests.begin(&mut lane, 0, LONG).0;
     assert!(!ended.is_tested_again(other) && ended.is_tested_again(other));
 }
