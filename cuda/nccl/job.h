@@ -29,17 +29,17 @@ class Job : public Outcome {
         pe_ = int(process.rank);
         n_pes_ = int(process.size);
         choose_device();
-        require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-        ncclUniqueId id;
-        if (pe_ == 0) {
-            require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-            write_unique_id(process.id_file, id);
-        } else {
-            read_unique_id(process.id_file, id);
-        }
-        require(ncclCommInitRank(&comm_, n_pes_, id, pe_), "ncclCommInitRank");
-        require(cudaMalloc(&meeting_, sizeof(int)), "cudaMalloc");
-        barrier();
+        id_file_ = process.id_file;
+        join();
+        begin();
+    }
+
+    // Makes a further communicator of the same ranks. All of them make it together.
+    explicit Job(const Job &of) : Outcome(of.program_) {
+        pe_ = of.pe_;
+        n_pes_ = of.n_pes_;
+        require(ncclCommSplit(of.comm_, 0, pe_, &comm_, nullptr), "ncclCommSplit");
+        begin();
     }
 
     int rank() const { return pe(); }
@@ -49,9 +49,13 @@ class Job : public Outcome {
 
     // All ranks meet, by NCCL's own collectives.
     void barrier() {
+        start_barrier();
+        synchronize();
+    }
+
+    void start_barrier() {
         require(ncclAllReduce(meeting_, meeting_, 1, ncclInt, ncclSum, comm_, stream_),
                 "ncclAllReduce");
-        synchronize();
     }
 
     // What was put on the program's stream is over.
@@ -70,17 +74,50 @@ class Job : public Outcome {
         }
     }
 
+    // Aborts the communicator, and joins one of the ranks that are left, which are counted anew.
+    void go_on_without(int lost) {
+        require(ncclCommAbort(comm_), "ncclCommAbort");
+        pe_ -= pe_ > lost ? 1 : 0;
+        n_pes_--;
+        id_file_ += ".again";
+        join();
+        begin();
+    }
+
     // Destroys the communicator, prints RESULT, and gives the exit status.
     int finish() {
+        leave();
+        return end();
+    }
+
+    // Destroys the communicator.
+    void leave() {
         barrier();
         require(cudaFree(meeting_), "cudaFree");
         require(ncclCommFinalize(comm_), "ncclCommFinalize");
         require(ncclCommDestroy(comm_), "ncclCommDestroy");
         require(cudaStreamDestroy(stream_), "cudaStreamDestroy");
-        return end();
     }
 
   private:
+    void join() {
+        ncclUniqueId id;
+        if (pe_ == 0) {
+            require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+            write_unique_id(id_file_.c_str(), id);
+        } else {
+            read_unique_id(id_file_.c_str(), id);
+        }
+        require(ncclCommInitRank(&comm_, n_pes_, id, pe_), "ncclCommInitRank");
+    }
+
+    void begin() {
+        require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+        require(cudaMalloc(&meeting_, sizeof(int)), "cudaMalloc");
+        barrier();
+    }
+
+    std::string id_file_;
     ncclComm_t comm_ = nullptr;
     cudaStream_t stream_ = nullptr;
     int *meeting_ = nullptr;

@@ -4,6 +4,7 @@
 // block of the kernel serves one peer, and two words per peer hold the pair together. 'arrived'
 // says that the peer's block is here, 'taken' that the peer has read ours.
 //
+// With --nbi puts do not block: no block waits by polling page-locked memory.
 // With --stop the process of PE 1 is stopped in the middle, for so many seconds, and goes on: the
 // others wait for it, and all data is right.
 #include <csignal>
@@ -22,6 +23,7 @@ struct Exchange {
     uint64_t *arrived;  // per PE: the round of its block in 'incoming'
     uint64_t *taken;    // per PE: the round up to which it has read what we sent it
     size_t bytes;       // of one block
+    bool nbi;           // puts do not block
 };
 
 // The seed of the block that goes from one PE to another.
@@ -41,15 +43,22 @@ __global__ void exchange(Exchange all, uint64_t begin, uint64_t rounds, Finding 
     uint8_t *incoming = all.incoming + from * all.bytes;
 
     for (uint64_t round = begin + 1; round <= begin + rounds; round++) {
-        fill_pattern(outgoing, all.bytes, seed_between(me, to, round));
-        // The peer keeps one block of ours at a time.
+        // The peer keeps one block of ours at a time, and what it has taken has left its source.
         if (threadIdx.x == 0) {
             nvshmem_signal_wait_until(&all.taken[to], NVSHMEM_CMP_GE, round - 1);
         }
         __syncthreads();
-        nvshmemx_putmem_signal_block(all.incoming + me * all.bytes, outgoing, all.bytes,
-                                     &all.arrived[me], round, NVSHMEM_SIGNAL_SET, to);
-
+        fill_pattern(outgoing, all.bytes, seed_between(me, to, round));
+        __syncthreads();
+        uint8_t *const dest = all.incoming + me * all.bytes;
+        uint64_t *const word = &all.arrived[me];
+        if (all.nbi) {
+            nvshmemx_putmem_signal_nbi_block(dest, outgoing, all.bytes, word, round,
+                                             NVSHMEM_SIGNAL_SET, to);
+        } else {
+            nvshmemx_putmem_signal_block(dest, outgoing, all.bytes, word, round,
+                                         NVSHMEM_SIGNAL_SET, to);
+        }
         if (threadIdx.x == 0) {
             nvshmem_signal_wait_until(&all.arrived[from], NVSHMEM_CMP_GE, round);
         }
@@ -78,7 +87,8 @@ void stop_soon(Job &job, uint64_t seconds) {
     }
 }
 
-void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds, uint64_t stop) {
+void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds, uint64_t stop,
+         bool nbi) {
     const int n = job.n_pes();
     Symmetric<uint8_t> outgoing(job, sizes.back() * n), incoming(job, sizes.back() * n);
     Symmetric<uint64_t> arrived(job, n), taken(job, n);
@@ -87,7 +97,7 @@ void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds, uint64_t
     const Table table(job, "one block from each PE to each PE", kLatency);
     uint64_t begin = 0;
     for (const uint64_t bytes : sizes) {
-        const Exchange all{outgoing.get(), incoming.get(), arrived.get(), taken.get(), bytes};
+        const Exchange all{outgoing.get(), incoming.get(), arrived.get(), taken.get(), bytes, nbi};
         incoming.fill(kUntouched);
         job.barrier();
         Stopwatch watch(job);
@@ -116,14 +126,15 @@ void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds, uint64_t
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t lowest = 8, highest = 256 << 10, rounds = 10, stop = 0;
+    uint64_t lowest = 8, highest = 256 << 10, rounds = 10, stop = 0, nbi = 0;
     parse_or_exit(argc, argv, "all-to-all",
                   "Every PE sends a block to every PE, by puts with signals.",
                   {{"min", "smallest block in bytes", &lowest, 1, 1 << 26},
                    {"max", "largest block in bytes", &highest, 1, 1 << 26},
                    {"iters", "rounds per size", &rounds, 1, 1'000'000},
-                   {"stop", "seconds that PE 1 is stopped for, at each size", &stop, 0, 3600}});
+                   {"stop", "seconds that PE 1 is stopped for, at each size", &stop, 0, 3600},
+                   {"nbi", "1 for puts that do not block", &nbi, 0, 1}});
     Job job("all-to-all");
-    run(job, sizes_between(lowest, highest), rounds, stop);
+    run(job, sizes_between(lowest, highest), rounds, stop, nbi == 1);
     return job.finish();
 }

@@ -86,11 +86,18 @@ __global__ void send_round_by_round(Message message, int operation, uint64_t beg
 }
 
 // PE 0 and PE 1: each answers the other's message with its own. The first round is not timed: in
-// it, one waits for the other's kernel to begin.
+// it, one waits for the other's kernel to begin. The other blocks read page-locked memory meanwhile,
+// as those do that wait in a blocking put.
 template <Scope kScope>
 __global__ void ping_pong(Message message, uint64_t begin, uint64_t rounds, uint64_t *nanoseconds) {
     const int me = nvshmem_my_pe();
+    volatile uint64_t *const done = nanoseconds;
     if (me > 1) {
+        return;
+    }
+    if (blockIdx.x > 0) {
+        while (threadIdx.x == 0 && *done == 0) {
+        }
         return;
     }
     const int peer = 1 - me;
@@ -115,7 +122,7 @@ __global__ void ping_pong(Message message, uint64_t begin, uint64_t rounds, uint
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        *nanoseconds = now_ns() - timed_from;
+        *done = now_ns() - timed_from;
         nvshmem_quiet();
     }
 }
@@ -176,12 +183,12 @@ void verify_at_border(Job &job, uint8_t *source, uint64_t bytes) {
 
 template <Scope kScope>
 void measure(Job &job, Message message, const std::vector<uint64_t> &sizes, uint64_t rounds,
-             Progress &progress, const Table &table) {
-    Mapped<uint64_t> nanoseconds(job);
+             uint64_t polling, Progress &progress, const Table &table) {
     for (const uint64_t bytes : sizes) {
         message.bytes = bytes;
+        Mapped<uint64_t> nanoseconds(job);
         job.barrier();
-        launch_together(job, ping_pong<kScope>, 1, group_size<kScope>(kThreads), message,
+        launch_together(job, ping_pong<kScope>, 1 + int(polling), group_size<kScope>(kThreads), message,
                         progress.rounds, rounds, nanoseconds.device());
         job.synchronize();
         // There and back is two messages.
@@ -194,12 +201,13 @@ void measure(Job &job, Message message, const std::vector<uint64_t> &sizes, uint
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t lowest = 8, highest = 1 << 20, iterations = 20;
+    uint64_t lowest = 8, highest = 1 << 20, iterations = 20, polling = 0;
     parse_or_exit(argc, argv, "put-signal",
                   "Puts with signals: data is there when the signal is; then ping-pong.",
                   {{"min", "smallest size in bytes", &lowest, 1, 1 << 30},
                    {"max", "largest size in bytes", &highest, 1, 1 << 30},
-                   {"iters", "timed messages to and fro per size", &iterations, 1, 1'000'000}});
+                   {"iters", "timed messages to and fro per size", &iterations, 1, 1'000'000},
+                   {"polling", "blocks beside that read page-locked memory", &polling, 0, 128}});
     Job job("put-signal");
     {
         Symmetric<uint8_t> source(job, highest), dest(job, highest);
@@ -216,8 +224,8 @@ int main(int argc, char **argv) {
 
         const Table table(job, "put with signal, there and back, halved, PE 0 and PE 1", kLatency);
         const std::vector<uint64_t> sizes = sizes_between(lowest, highest);
-        measure<Scope::thread>(job, message, sizes, iterations, progress, table);
-        measure<Scope::block>(job, message, sizes, iterations, progress, table);
+        measure<Scope::thread>(job, message, sizes, iterations, polling, progress, table);
+        measure<Scope::block>(job, message, sizes, iterations, polling, progress, table);
     }
     return job.finish();
 }

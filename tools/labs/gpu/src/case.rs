@@ -1,6 +1,7 @@
 //! Cases: a program with its arguments and environment, and the verdict on one run of it.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(crate) enum Proof {
     /// PE 1 is killed in the middle, and all others log the transport's error that names it.
     /// Whether NVSHMEM then ends the process is reported as a remark.
     Death,
+    /// As [`Proof::Result`], but for PE 1, which is killed in the middle.
+    Survival,
 }
 
 /// The GPUs that the PEs of a program may have.
@@ -119,10 +122,15 @@ impl Case {
     /// A program of NCCL's RMA and GIN, with its own arguments unless others are given.
     pub(crate) fn nccl(example: &Example, args: &str) -> Self {
         let Example { program, args: own, pes, says, gpus } = *example;
-        let proof = if says.is_empty() { Proof::Result } else { Proof::Says(says) };
+        let proof = match (program, says) {
+            ("rank-loss", _) => Proof::Survival,
+            (_, "") => Proof::Result,
+            _ => Proof::Says(says),
+        };
         let args = if args.is_empty() { own } else { args };
-        // As many ranks as the options say, but where one process has all of them.
-        let pes = (gpus == Gpus::Two).then_some(pes);
+        // As many ranks as the options say, but where one process has all, or one is lost.
+        let is_fixed = gpus == Gpus::Two || proof == Proof::Survival;
+        let pes = is_fixed.then_some(pes);
         Self { proof, pes, gpus, ..Self::own(program, args) }
     }
 
@@ -149,6 +157,7 @@ impl Case {
                 }
                 (Traffic::default(), death(ended))
             }
+            Proof::Survival => (Traffic::default(), self.survival(pes, ended)),
             Proof::Result | Proof::Rows | Proof::Says(_) => {
                 let failed = ended_badly(ended);
                 skipped = if failed.is_none() { self.skipped(ended) } else { None };
@@ -176,10 +185,19 @@ impl Case {
         if let Proof::Says(line) = self.proof {
             return unsaid(line, pes, ended);
         }
+        self.silent(0..pes, ended)
+    }
+
+    fn silent(&self, mut pes: Range<u32>, ended: &[Ended]) -> Option<String> {
         let said = |line: &str| ended.iter().any(|pe| pe.stdout.lines().any(|said| said == line));
         let line = |pe: u32| format!("RESULT {} pe {pe} ok", self.program);
-        let silent = (0..pes).find(|pe| !said(&line(*pe)))?;
+        let silent = pes.find(|pe| !said(&line(*pe)))?;
         Some(format!("PE {silent} has not printed {:?}", line(silent)))
+    }
+
+    fn survival(&self, pes: u32, ended: &[Ended]) -> Option<String> {
+        // Those that are left are counted anew.
+        not_killed(ended).or_else(|| self.silent(0..pes - 1, ended))
     }
 }
 
@@ -243,10 +261,15 @@ fn last_words(pe: &Ended) -> String {
         .map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
 
-fn death(ended: &[Ended]) -> Option<String> {
+fn not_killed(ended: &[Ended]) -> Option<String> {
     let [_, one, ..] = ended else { return Some(String::from("it needs two PEs")) };
-    if one.end != End::Signalled(libc::SIGKILL) {
-        return Some(format!("PE 1 {}, and was to kill itself{}", one.end, last_words(one)));
+    let text = || format!("PE 1 {}, and was to kill itself{}", one.end, last_words(one));
+    (one.end != End::Signalled(libc::SIGKILL)).then(text)
+}
+
+fn death(ended: &[Ended]) -> Option<String> {
+    if let Some(fault) = not_killed(ended) {
+        return Some(fault);
     }
     let mut survivors = ended.iter().enumerate().filter(|(pe, _)| *pe != 1);
     survivors.find_map(|(pe, survivor)| {

@@ -103,7 +103,9 @@ pub(crate) fn deadline(program: &str) -> u64 {
 pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),
+    example("communicators", "", ""),
     example("gin-times", "", ""),
+    Example { pes: 3, ..example("rank-loss", "", "") },
     Example { gpus: Gpus::Own, ..example("nccl-ep", "", "") },
     Example { gpus: Gpus::Own, ..example("flashinfer-ep", "", "") },
     example("torch-nccl-symmetric", "", ""),
