@@ -223,10 +223,10 @@ mod tests {
             (
                 DEBUG,
                 "threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,\
-                 bulk_connections=3,signals=Chained,words=GDRCopy,share_bounce=No,consistency=flush,bootstrap_seconds=5,channel_rings=8,\
+                 bulk_connections=3,signals=Chained,words=GDRCopy,resident=no,share_bounce=No,consistency=flush,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=64K,channel_pin=no",
                 "threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,\
-                 bulk_connections=3,signals=chained,words=gdrcopy,share_bounce=false,consistency=flush,bootstrap_seconds=5,channel_rings=8,\
+                 bulk_connections=3,signals=chained,words=gdrcopy,resident=false,share_bounce=false,consistency=flush,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=65536,channel_pin=false",
             ),
         ];

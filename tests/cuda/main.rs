@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         staging::failures::cases(),
         staging::same_host::cases(),
         staging::together::cases(),
+        staging::resident::cases(),
     ]
     .into_iter()
     .flatten()

@@ -12,6 +12,7 @@ pub(super) mod shared_bounce;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use log::{info, warn};
 
@@ -40,6 +41,8 @@ fn staging_options(settings: &Settings) -> StagingOptions {
         bounces: settings.staging_depth,
         words: words_options(settings),
         context: settings.staging_context,
+        // A launch takes some 10 µs.
+        resident: settings.resident.then_some(Duration::from_micros(100)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A stager in the hands of a test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingError, StagingOptions, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
@@ -17,8 +18,11 @@ pub(crate) const IN: CopyDirection = CopyDirection::In;
 
 pub(crate) const CHUNK: usize = 64 << 10;
 
+const RESIDENT: Duration = Duration::from_micros(100);
+
 pub(crate) fn options(bounces: u16, words: WordsOptions) -> StagingOptions {
-    StagingOptions { bounce_len: CHUNK, bounces, words, context: StagingContext::Auto }
+    let (bounce_len, context, resident) = (CHUNK, StagingContext::Auto, Some(RESIDENT));
+    StagingOptions { bounce_len, bounces, words, context, resident }
 }
 
 pub(crate) fn register(

@@ -2,6 +2,7 @@
 
 pub(crate) mod failures;
 pub(crate) mod model;
+pub(crate) mod resident;
 pub(crate) mod same_host;
 pub(crate) mod together;
 pub(crate) mod words;

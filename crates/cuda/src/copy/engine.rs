@@ -2,6 +2,9 @@
 //!
 //! Batches run, and are reported as done, in the order in which they were started. So a word that
 //! is stored after a copy becomes visible after the copy's bytes, without a wait in between.
+//!
+//! A batch is the stream's or the [resident kernel](ResidentKernel)'s. The two are not in order, so
+//! only one of them has batches of an engine in flight.
 
 use std::iter;
 use std::sync::Arc;
@@ -11,6 +14,7 @@ use crate::MEM;
 use crate::copy::batch::{BatchSubmitter, Submitted};
 use crate::copy::progress::{self, PatternWatch, ProgressCounter};
 use crate::copy::request::{CopyError, Direction, StreamOp, Transfer, WordStores};
+use crate::copy::resident::ResidentKernel;
 use crate::driver::context::Context;
 use crate::driver::device::Device;
 use crate::driver::error::CudaError;
@@ -39,6 +43,7 @@ pub struct CopyEngine {
     broken: Option<CudaError>,
     word_stores: WordStores,
     queue: BatchSubmitter,
+    resident: Option<Arc<ResidentKernel>>,
     /// Page-locked memory of copies, until the engine is dropped.
     held: Vec<Arc<PinnedMemory>>,
     /// Polls since the driver was last asked about the oldest batch.
@@ -52,7 +57,7 @@ struct Batch {
     event: Event,
     done_by: DoneBy,
     /// Value of the counter at which the batch is done: its own, or that of the next batch with
-    /// one.
+    /// one. Or the resident kernel's number.
     sequence: u32,
     /// Error after part of the batch was started.
     failed: Option<CudaError>,
@@ -68,6 +73,8 @@ enum DoneBy {
     Event,
     /// The whole stream is idle: the event could not be recorded.
     Stream,
+    /// The resident kernel has executed its orders.
+    Resident,
 }
 
 /// Polls of a destination between two questions to the driver, the first of which records an event:
@@ -76,6 +83,9 @@ const POLLS_OF_BYTES: u32 = 256;
 
 /// Polls of the counter between two questions to the driver: a failed context never advances it.
 const POLLS_OF_COUNTER: u32 = 1024;
+
+/// Polls between two looks at a resident kernel that has not ended.
+const POLLS_OF_RESIDENT: u32 = 128;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -102,13 +112,31 @@ impl CopyEngine {
         };
         let (queue, held) = (BatchSubmitter::new(driver), Vec::new());
         let (first, next, broken, polls) = (0, 0, None, 0);
-        Ok(Self { stream, batches, first, next, counter, broken, word_stores, queue, held, polls })
+        let resident = None;
+        Ok(Self {
+            stream,
+            batches,
+            first,
+            next,
+            counter,
+            broken,
+            word_stores,
+            queue,
+            resident,
+            held,
+            polls,
+        })
     }
 
     /// Sets whether copies go in rows from now on: short ones to the device, which its copy engines
     /// then execute, also beside a kernel of another context, and equal ones from it.
     pub(crate) fn set_rows(&mut self, rows: bool) {
         self.queue.rows = rows;
+    }
+
+    /// Sets the kernel that executes short batches from now on, in the same context.
+    pub(crate) fn set_resident(&mut self, resident: Option<&Arc<ResidentKernel>>) {
+        self.resident = resident.map(Arc::clone);
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -162,6 +190,9 @@ impl CopyEngine {
             return Err(CopyError::Full);
         }
         ops.clone().try_for_each(|op| self.check(&op))?;
+        if self.start_at_resident(number, ops.clone())? {
+            return Ok(());
+        }
         let mut watch = self.watch(ops.clone());
         let Self { stream, batches, counter, queue, next, .. } = self;
         let _bound = stream.context().bind()?;
@@ -195,6 +226,37 @@ impl CopyEngine {
         };
         *next += 1;
         Ok(())
+    }
+
+    /// Returns true if the batches in flight are the resident kernel's.
+    pub(crate) fn is_at_resident(&self) -> bool {
+        let last = &self.batches[(self.next.wrapping_sub(1) % MAX_BATCHES as u64) as usize];
+        self.in_flight() > 0 && matches!(last.done_by, DoneBy::Resident)
+    }
+
+    /// Starts a batch at the resident kernel, if that takes it.
+    fn start_at_resident<'a>(
+        &mut self,
+        number: u32,
+        ops: impl Iterator<Item = StreamOp<'a>> + Clone,
+    ) -> Result<bool, CopyError> {
+        let is_there = self.is_at_resident();
+        let Some(resident) = self.resident.as_ref().filter(|_| is_there || self.in_flight() == 0)
+        else {
+            return Ok(false);
+        };
+        let submitted = {
+            let _bound = self.stream.context().bind()?;
+            resident.submit(ops)?
+        };
+        let Some(sequence) = submitted else {
+            return if is_there { Err(CopyError::Full) } else { Ok(false) };
+        };
+        let batch = &mut self.batches[(self.next % MAX_BATCHES as u64) as usize];
+        (batch.number, batch.failed) = (number, None);
+        (batch.done_by, batch.sequence) = (DoneBy::Resident, sequence);
+        self.next += 1;
+        Ok(true)
     }
 
     /// Checks that the bytes are inside their memory, aligned, and of the engine's device.
@@ -270,16 +332,20 @@ impl CopyEngine {
 
     #[inline]
     fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
-        let Self { stream, batches, counter, first, polls, .. } = self;
+        let Self { stream, batches, counter, first, polls, resident, .. } = self;
         let batch = &mut batches[(*first % MAX_BATCHES as u64) as usize];
         let reached = counter.as_ref().is_some_and(|counter| counter.reached(batch.sequence));
-        let (done, most) = match &mut batch.done_by {
-            DoneBy::Counter => (reached, POLLS_OF_COUNTER),
-            DoneBy::Bytes { watch, .. } => {
+        let (done, most) = match (&mut batch.done_by, &*resident) {
+            (DoneBy::Resident, Some(resident)) => {
+                let most = if resident.has_ended() { 1 } else { POLLS_OF_RESIDENT };
+                (resident.reached(batch.sequence), most)
+            }
+            (DoneBy::Counter, _) => (reached, POLLS_OF_COUNTER),
+            (DoneBy::Bytes { watch, .. }, _) => {
                 // SAFETY: the host side is held.
                 (reached || unsafe { watch.has_arrived() }, POLLS_OF_BYTES)
             }
-            DoneBy::Event | DoneBy::Stream => (reached, 1),
+            (DoneBy::Event | DoneBy::Stream | DoneBy::Resident, _) => (reached, 1),
         };
         *polls = if done { 0 } else { *polls + 1 };
         if done || *polls < most {
@@ -288,6 +354,10 @@ impl CopyEngine {
         *polls = 0;
         let _bound = stream.context().bind()?;
         match &mut batch.done_by {
+            DoneBy::Resident => match resident {
+                Some(resident) => resident.attend().map(|()| false),
+                None => Ok(true),
+            },
             DoneBy::Bytes { recorded, .. } if !*recorded => {
                 batch.event.record(stream)?;
                 *recorded = true;
@@ -315,7 +385,8 @@ impl Drop for CopyEngine {
                 self.in_flight(),
                 self.context(),
             );
-            std::mem::forget((std::mem::take(&mut self.held), self.counter.take()));
+            let held = std::mem::take(&mut self.held);
+            std::mem::forget((held, self.counter.take(), self.resident.take()));
         }
     }
 }

@@ -6,6 +6,8 @@ pub(crate) mod engine;
 pub(crate) mod probe;
 mod progress;
 pub(crate) mod request;
+pub(crate) mod resident;
+mod resident_kernel;
 mod rows;
 mod writes;
 

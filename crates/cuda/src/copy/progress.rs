@@ -59,7 +59,7 @@ impl ProgressCounter {
         unsafe { AtomicU32::from_ptr(self.memory.addr() as *mut u32) }
     }
 
-    fn write(&self, number: u32) -> WordWrite {
+    pub(crate) fn write(&self, number: u32) -> WordWrite {
         WordWrite { addr: self.memory.addr(), width: Width::Four, value: number.into() }
     }
 
@@ -75,16 +75,21 @@ impl ProgressCounter {
         self.issued = self.issued.wrapping_add(1);
     }
 
+    #[inline]
+    pub(crate) fn value(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
+    }
+
     /// Returns true if the stream has reached a value, which may not be submitted yet.
     #[inline]
     pub(crate) fn reached(&self, number: u32) -> bool {
-        has_passed(self.word().load(Ordering::Acquire), number)
+        has_passed(self.value(), number)
     }
 }
 
 /// Returns true if `number` is at most `last`, modulo 2^32.
 #[inline]
-fn has_passed(last: u32, number: u32) -> bool {
+pub(crate) fn has_passed(last: u32, number: u32) -> bool {
     (last.wrapping_sub(number) as i32) >= 0
 }
 

@@ -19,6 +19,8 @@ pub struct Stream {
 
 // SAFETY: a handle, which any thread may pass to the driver.
 unsafe impl Send for Stream {}
+// SAFETY: the same, and it has no mutable state.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {

@@ -40,6 +40,9 @@ pub struct StagingOptions {
     pub words: WordsOptions,
     /// Context in which memory is copied.
     pub context: StagingContext,
+    /// Time for a launch of the resident kernel to start, after which streams do its work; also its
+    /// longest time for a short copy. None to have none.
+    pub resident: Option<Duration>,
 }
 
 impl StagingOptions {
@@ -272,10 +275,11 @@ impl Staging {
             let of = &setup.devices[index];
             return Ok((index, of.mapper, of.context.is_own()));
         }
-        let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
+        let StagingOptions { bounce_len, bounces, ref words, context, resident } = self.options;
         let len = self.bounce_bytes()?;
         // A failure from here on leaves nothing behind, but no memory is shared after it.
-        let Serving { ref context, rows } = serving_context::choose(range.context(), context);
+        let Serving { ref context, rows, resident } =
+            serving_context::choose(range.context(), context, resident);
         let bounce = match (setup.bounce_taken, &setup.bounce) {
             (false, None) => {
                 let shares =
@@ -326,6 +330,9 @@ impl Staging {
         copies.outward.set_rows(rows);
         copies.inward.set_rows(rows);
         copies.words.set_rows(rows);
+        copies.outward.set_resident(resident.as_ref());
+        copies.inward.set_resident(resident.as_ref());
+        copies.words.set_resident(resident.as_ref());
         let mapper = copies.words.mapper();
         let (index, is_own) = (setup.devices.len(), context.is_own());
         setup.devices.push(StagedDevice { context: Arc::clone(context), mapper });

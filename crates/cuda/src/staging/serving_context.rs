@@ -11,15 +11,21 @@
 //! that waits for the host.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::MEM;
+use crate::copy::engine::CopyEngine;
 use crate::copy::probe::{self, Probe};
+use crate::copy::request::{Direction, Transfer};
+use crate::copy::resident::ResidentKernel;
 use crate::driver::context::Context;
-use crate::driver::error::CudaError;
+use crate::driver::error::{CudaError, code};
+use crate::driver::stream::wait_for;
 use crate::memory::heap::DeviceHeap;
 use crate::memory::pinned_memory::PinnedMemory;
+use crate::memory::range::Memory;
 use crate::staging::waiting_kernel::WaitingKernel;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +43,7 @@ pub enum StagingContext {
 pub(crate) struct Serving {
     pub(crate) context: Arc<Context>,
     pub(crate) rows: bool,
+    pub(crate) resident: Option<Arc<ResidentKernel>>,
 }
 
 /// Time limit for a copy that progresses beside a kernel, or, on a slow device or busy CPU, a
@@ -45,14 +52,18 @@ const MAX_CONCURRENT: Duration = Duration::from_micros(500);
 const MAX_SLOWDOWN: u32 = 4;
 
 /// Chooses the context for the device of `program`, within tenths of a second, and logs the choice.
-pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving {
+pub(crate) fn choose(
+    program: &Arc<Context>,
+    wanted: StagingContext,
+    resident: Option<Duration>,
+) -> Serving {
     let device = program.device();
     let programs = |reason: fmt::Arguments<'_>| {
         log::info!(
             target: MEM,
             "memory of device {device} is staged in {program}, whose calls may hold up copies: {reason}"
         );
-        Serving { context: Arc::clone(program), rows: false }
+        Serving { context: Arc::clone(program), rows: false, resident: None }
     };
     if wanted == StagingContext::Program {
         return programs(format_args!("NVSHMEM_LIBFABRIC_STAGING_CONTEXT says so"));
@@ -77,7 +88,23 @@ pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving 
          copies to the device go {}: {said}",
         if rows { "in rows" } else { "as they are" },
     );
-    Serving { context: own, rows }
+    let resident = match (resident, measured) {
+        (None, _) => Err(String::from("NVSHMEM_LIBFABRIC_DEBUG=resident=0 says so")),
+        (Some(patience), Some(Measured { plain, limit, .. })) if plain <= limit.max(patience) => {
+            start_resident(&own, program, patience)
+        }
+        _ => Err(String::from("kernels of two contexts run in turns")),
+    };
+    match &resident {
+        Ok((_, took)) => log::info!(
+            target: MEM,
+            "a resident kernel copies short bytes of device {device} and stores words: {took:?} for 8 bytes"
+        ),
+        Err(reason) => {
+            log::info!(target: MEM, "no resident kernel serves device {device}: {reason}")
+        }
+    }
+    Serving { context: own, rows, resident: resident.ok().map(|(resident, _)| resident) }
 }
 
 /// Returns the result of [`measure`], called once for each device.
@@ -144,12 +171,72 @@ fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Strin
     let limit = MAX_CONCURRENT.max(alone.saturating_mul(MAX_SLOWDOWN));
     let kernel = WaitingKernel::start(own, Arc::clone(&memory), PATIENCE)?;
     let rows = probe.rows(limit).ok();
-    // If rows are fast enough, the time of plain copies is for the log alone.
     let measured = Measured { rows, plain: Duration::MAX, limit };
-    let enough = if measured.verdict() == Verdict::Rows { Duration::MAX } else { limit };
-    let plain = probe.plain(enough).map_err(text)?;
+    let plain = if measured.verdict() == Verdict::Rows {
+        // A kernel of the driver executes it: the slowest tells whether kernels run in turns, as one
+        // may come just when it is its turn.
+        (0..SAMPLES)
+            .try_fold(Duration::ZERO, |slowest, _| Ok(slowest.max(probe.plain(Duration::MAX)?)))
+    } else {
+        probe.plain(limit)
+    };
     drop(kernel);
-    Ok(Measured { plain, ..measured })
+    Ok(Measured { plain: plain.map_err(text)?, ..measured })
+}
+
+const SAMPLES: usize = 4;
+
+/// Starts a resident kernel, unless it copies wrong bytes or takes too long. Returns it and the
+/// time of a copy of 8 bytes to the device and another one back, halved.
+fn start_resident(
+    own: &Arc<Context>,
+    program: &Arc<Context>,
+    patience: Duration,
+) -> Result<(Arc<ResidentKernel>, Duration), String> {
+    const ROUNDS: u64 = 32;
+    let text = |error: CudaError| error.to_string();
+    let resident = Arc::new(ResidentKernel::new(own, patience)?);
+    let memory = PinnedMemory::new(own, probe::BYTES).map_err(text)?;
+    // Of the program's context, as the memory that it will serve.
+    let heap = DeviceHeap::unzeroed(program, probe::BYTES).map_err(text)?;
+    let range = match Memory::examine(own.driver(), heap.addr(), probe::BYTES) {
+        Ok(Memory::Device(range)) => range,
+        other => return Err(format!("{other:?} is no memory of a device")),
+    };
+    let mut engine = CopyEngine::new(own).map_err(text)?;
+    engine.set_resident(Some(&resident));
+    // SAFETY: aligned words of page-locked memory, which lives as long; uses of them are atomic.
+    let word = |at: usize| unsafe { AtomicU64::from_ptr((memory.addr() + at) as *mut u64) };
+    let mut fastest = Duration::MAX;
+    for round in 1..=ROUNDS {
+        word(0).store(round, Ordering::Release);
+        let start = Instant::now();
+        for (direction, offset) in [(Direction::ToDevice, 0), (Direction::FromDevice, 8)] {
+            let (range, addr, memory, len) = (&range, range.addr(), &memory, 8);
+            let transfer = Transfer { direction, range, addr, memory, offset, len };
+            engine.start(&transfer).map_err(|error| error.to_string())?;
+            if !engine.is_at_resident() {
+                return Err(String::from("it does not take a copy"));
+            }
+            let mut done = None;
+            wait_for(PATIENCE, || {
+                done = engine.poll();
+                done.is_some()
+            });
+            done.unwrap_or_else(|| {
+                Err(own.driver().error("cuLaunchKernel", code::TIMEOUT, own.to_string()))
+            })
+            .map_err(text)?;
+        }
+        fastest = fastest.min(start.elapsed() / 2);
+        if word(8).load(Ordering::Acquire) != round {
+            return Err(String::from("it copies wrong bytes"));
+        }
+    }
+    if fastest > patience {
+        return Err(format!("a copy takes {fastest:?}"));
+    }
+    Ok((resident, fastest))
 }
 
 #[cfg(test)]

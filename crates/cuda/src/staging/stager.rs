@@ -305,7 +305,7 @@ impl CopyPort for DeviceStager {
         let started = self.start_batch(direction, steps, each.map(|copies| copies[0].tag));
         // Not held any longer: the release of a range ends its CPU mapping.
         self.locations.clear();
-        started.map(|()| Posted::Yes)
+        started
     }
 
     fn start_in_order(

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::MEM;
 use crate::copy::MAX_WRITES;
 use crate::copy::request::CopyError;
+use crate::copy::resident::ResidentKernel;
 use crate::driver::context::Context;
 use crate::memory::device_memory::DeviceMemory;
 use crate::words::deferred::{self, DeferredWrite, MAX_BYTES, WriteOrder};
@@ -85,6 +86,10 @@ impl Words {
 
     pub(crate) fn set_rows(&mut self, rows: bool) {
         self.stream.set_rows(rows);
+    }
+
+    pub(crate) fn set_resident(&mut self, resident: Option<&Arc<ResidentKernel>>) {
+        self.stream.set_resident(resident);
     }
 
     /// Returns the mapper for ranges of the same context, for any thread.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::copy::MAX_WRITES;
 use crate::copy::engine::CopyEngine;
 use crate::copy::request::{CopyError, Direction, StreamOp, Transfer, WordStores};
+use crate::copy::resident::ResidentKernel;
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
 use crate::driver::stream::wait_for;
@@ -29,6 +30,9 @@ pub(crate) struct StreamWords {
     stuck: Option<CudaError>,
 }
 
+/// Words in the scratch memory are aligned as in the device's, for the resident kernel.
+const WORD: usize = 8;
+
 /// Maximum distance in bytes of words that one copy loads, which takes no longer than one word.
 const MAX_GAP: usize = 256;
 
@@ -43,6 +47,10 @@ impl StreamWords {
 
     pub(crate) fn set_rows(&mut self, rows: bool) {
         self.engine.set_rows(rows);
+    }
+
+    pub(crate) fn set_resident(&mut self, resident: Option<&Arc<ResidentKernel>>) {
+        self.engine.set_resident(resident);
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -77,9 +85,9 @@ impl StreamWords {
         let memory = &*scratch;
         for (at, run) in deferred::runs(parts) {
             for part in run {
-                let held = memory.addr() + 8 * at + (part.addr - run[0].addr);
+                let held = memory.addr() + offset_of(at, run) + (part.addr - run[0].addr);
                 let bytes = part.value.to_le_bytes();
-                // SAFETY: the scratch memory has eight bytes for each of MAX_WRITES parts, and no
+                // SAFETY: the scratch memory has 16 bytes for each of MAX_WRITES parts, and no
                 // copy from it is in flight: earlier ones have ended, or have set `stuck`.
                 unsafe {
                     ptr::copy_nonoverlapping(bytes.as_ptr(), held as *mut u8, part.len.into());
@@ -94,7 +102,8 @@ impl StreamWords {
                 part.width().is_some_and(|width| stores.has(part.range.range(), width))
             };
             let is_copy = run.len() >= deferred::MIN_COPY_PARTS || !run.iter().all(is_word);
-            let (direction, range, offset) = (Direction::ToDevice, &**range.range(), 8 * at);
+            let (direction, range, offset) =
+                (Direction::ToDevice, &**range.range(), offset_of(at, run));
             let transfer = Transfer { direction, range, addr, memory, offset, len };
             let copy = is_copy.then_some(StreamOp::Copy { transfer, is_ordered: true });
             let words = if is_copy { &[] } else { run };
@@ -112,11 +121,12 @@ impl StreamWords {
     ) -> Result<(), CopyError> {
         self.check_alive()?;
         let Some(first) = indices.first().map(|index| words[*index].addr) else { return Ok(()) };
-        let mut offset = 0;
+        let mut offset = 0_usize;
         let mut rest = indices;
         while let Some(&index) = rest.first() {
             let near = nearby(words, rest);
             let addr = words[index].addr;
+            offset = offset.next_multiple_of(WORD) + addr % WORD;
             let mut len = 0;
             for index in &rest[..near] {
                 let word = &mut words[*index];
@@ -163,11 +173,11 @@ impl StreamWords {
         for (number, part) in into.chunks_mut(MAX_BYTES).enumerate() {
             self.check_alive()?;
             let addr = addr + number * MAX_BYTES;
-            let (direction, memory, offset) = (Direction::FromDevice, &self.scratch, 0);
+            let (direction, memory, offset) = (Direction::FromDevice, &self.scratch, addr % WORD);
             let transfer = Transfer { direction, range, addr, memory, offset, len: part.len() };
             self.engine.start(&transfer)?;
             self.wait(addr)?;
-            self.take(0, part);
+            self.take(addr % WORD, part);
         }
         Ok(())
     }
@@ -209,6 +219,11 @@ impl StreamWords {
         self.stuck = Some(error.clone());
         error
     }
+}
+
+/// Returns the offset in the scratch memory of a run whose first part has an index.
+fn offset_of(index: usize, run: &[DeferredWrite]) -> usize {
+    2 * WORD * index + run[0].addr % WORD
 }
 
 /// Returns how many of the first indices one copy loads.

@@ -9,8 +9,8 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::{DeviceStager, Location, OwnBounce};
-use crate::copy::request::{Direction, StreamOp, Transfer};
+use super::{ContextState, DeviceStager, Location, OwnBounce};
+use crate::copy::request::{CopyError, Direction, StreamOp, Transfer};
 use crate::driver::error::refused;
 use crate::driver::stream::wait_for;
 use crate::memory::pinned_memory::PinnedMemory;
@@ -75,13 +75,19 @@ impl DeviceStager {
         })
     }
 
-    /// Starts a batch, whose memory is in `locations` and whose words are in `deferred`.
+    /// Starts a batch, whose memory is in `locations` and whose words are in `deferred`, unless it
+    /// has to wait for those that a resident kernel has.
     pub(super) fn start_batch(
         &mut self,
         direction: CopyDirection,
         steps: impl Iterator<Item = OrderedStep> + Clone,
         tags: impl Iterator<Item = u32>,
-    ) -> Result<(), PortError> {
+    ) -> Result<Posted, PortError> {
+        // A part that has to wait for a resident kernel must not follow one that is in flight.
+        let waits = |of: &mut ContextState| of.engine(direction).is_at_resident();
+        if self.contexts.len() > 1 && self.contexts.iter_mut().any(waits) {
+            return Ok(Posted::Again);
+        }
         let Self { contexts, locations, bounce, peers, deferred, by_cpu, .. } = self;
         let (copy_direction, in_flight) = match direction {
             CopyDirection::Out => (Direction::FromDevice, &mut self.outward),
@@ -117,6 +123,7 @@ impl DeviceStager {
             };
             match started {
                 Ok(()) => any = true,
+                Err(CopyError::Full) if !any => return Ok(Posted::Again),
                 Err(error) if !any => return Err(error.into()),
                 // Parts on other contexts are in flight.
                 Err(error) => failed = Some(error.into()),
@@ -140,7 +147,7 @@ impl DeviceStager {
             unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
         }
         in_flight.push(tags, deferred.iter().map(|word| (word.addr, word.end())), failed);
-        Ok(())
+        Ok(Posted::Yes)
     }
 
     pub(super) fn start_ordered(
@@ -158,8 +165,7 @@ impl DeviceStager {
                 self.invalidate(memory, len_of(step));
             }
         }
-        self.start_batch(CopyDirection::In, steps.iter().copied(), std::iter::once(tag))?;
-        Ok(Some(Posted::Yes))
+        self.start_batch(CopyDirection::In, steps.iter().copied(), std::iter::once(tag)).map(Some)
     }
 
     /// Fills `locations` with the memory of steps, and `deferred` with their words. Returns their

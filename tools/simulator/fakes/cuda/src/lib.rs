@@ -54,7 +54,8 @@
 //! | `FAKE_CUDA_TOGETHER` | 1 | what `cuMemcpyBatchAsync` answers: 0 not supported, 1 it copies, else that code |
 //! | `FAKE_CUDA_VERSION` | 13000 | `cuDriverGetVersion`; below that `cuMemcpyBatchAsync` has the form of CUDA 12.8 |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
-//! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
+//! | `FAKE_CUDA_KERNELS` | 1 | 0: also the kernels that it knows are refused |
+//! | `FAKE_CUDA_MPS` | 0 | 1: kernels of several contexts run at once, as under CUDA's multi-process service |
 //! | `FAKE_CUDA_REGISTERS` | 1 | 0: `cuMemHostRegister` is not supported |
 //! | `FAKE_CUDA_CONTEXTS` | 1 | 0: `cuCtxCreate` finds no memory |
 //! | `FAKE_CUDA_LIMITS` | 1 | 0: `cuCtxSetLimit` is refused |

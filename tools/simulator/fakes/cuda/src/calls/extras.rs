@@ -43,6 +43,18 @@ calls! {
         Ok(())
     }
 
+    /// After `after` more launches of kernels, one is refused with `code`.
+    fn fake_cuda_fail_launch(number: c_int, after: u32, code: Status) {
+        device(number)?.behaviour.fail_launch.set(after, code);
+        Ok(())
+    }
+
+    /// What becomes of the resident kernel: see [`Behaviour`](crate::state::settings::Behaviour).
+    fn fake_cuda_resident(number: c_int, how: u32) {
+        device(number)?.behaviour.resident.store(how, Relaxed);
+        Ok(())
+    }
+
     fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) {
         let behaviour = &device(number)?.behaviour;
         behaviour.pinned_limit.store(pinned, Relaxed);

@@ -27,6 +27,9 @@ pub(crate) const WRITES: usize = 5;
 pub(crate) const ASKED: usize = 6;
 /// Work that waited for its turn, since another context had a kernel on the device.
 pub(crate) const TURNS: usize = 7;
+/// Orders that the resident kernel has executed, and its launches.
+pub(crate) const ORDERS: usize = 9;
+pub(crate) const LAUNCHES: usize = 15;
 /// Calls that give work to a stream: copies, several of them in a call, words, and events.
 pub(crate) const CALLS: usize = 11;
 /// Dma-bufs that were asked for with the mapping through PCIe.

@@ -4,6 +4,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod memory;
 pub(crate) mod pages;
+pub(crate) mod resident;
 pub(crate) mod settings;
 pub(crate) mod status;
 pub(crate) mod table;

@@ -60,6 +60,10 @@ pub(crate) struct Behaviour {
     pub(crate) pinned_limit: AtomicU64,
     pub(crate) memory_limit: AtomicU64,
     pub(crate) stream_ops: AtomicU32,
+    pub(crate) fail_launch: Failure,
+    /// What becomes of the resident kernel: 0 it runs, 1 there is no room for it on the device, 2 it
+    /// executes nothing.
+    pub(crate) resident: AtomicU32,
 }
 
 impl Behaviour {
@@ -75,6 +79,8 @@ impl Behaviour {
         self.fail_copy.set(0, SUCCESS);
         self.pinned_limit.store(variable("FAKE_CUDA_PINNED_LIMIT", u64::MAX), Relaxed);
         self.memory_limit.store(u64::MAX, Relaxed);
+        self.fail_launch.set(0, SUCCESS);
+        self.resident.store(0, Relaxed);
         self.stream_ops.store(variable("FAKE_CUDA_STREAM_OPS", 1), Relaxed);
     }
 

@@ -178,7 +178,7 @@ pub(crate) fn wait_for_word(words: usize) {
 
 fn take_turns(context: &Context) {
     const TURN: Duration = Duration::from_micros(2_380);
-    if context.is_beside_a_kernel() {
+    if variable("FAKE_CUDA_MPS", 0) == 0 && context.is_beside_a_kernel() {
         context.device.count(TURNS);
         thread::sleep(TURN);
     }
@@ -216,7 +216,7 @@ fn halved_word(from: usize, len: usize, late: &Range<usize>) -> Option<usize> {
 ///
 /// # Safety
 /// Both ranges are mapped, and nobody relies on their content meanwhile but word by word.
-unsafe fn move_bytes(from: usize, to: usize, len: usize) {
+pub(crate) unsafe fn move_bytes(from: usize, to: usize, len: usize) {
     macro_rules! word {
         ($word:ty, $bits:ty) => {
             // SAFETY: mapped by the caller's promise, and aligned as the match has found.

@@ -1,0 +1,334 @@
+//! Short copies and words by the resident kernel, and what is done where it cannot run.
+
+use std::time::Duration;
+
+use engine::port::copies::OrderedStep;
+
+use crate::bed::until;
+use crate::prelude::*;
+
+cases! {
+    Fake ("FAKE_CUDA_MPS" = "1"): kernel_carries_short_bytes, kernel_stores_and_loads_words,
+        words_follow_short_bytes, long_batch_waits_for_kernel, idle_kernel_is_launched_again,
+        full_device_leaves_streams, full_device_leaves_words, silent_kernel_is_an_error,
+        refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
+        full_ring_leaves_streams;
+    Fake: turns_leave_no_kernel;
+    Fake ("FAKE_CUDA_HOST_WRITES" = "0"): turns_leave_no_kernel;
+}
+
+const ORDERS: u32 = 9;
+const LAUNCHES: u32 = 15;
+const KERNELS: u32 = 12;
+
+const RUNS: u32 = 0;
+const FINDS_NO_ROOM: u32 = 1;
+const SAYS_NOTHING: u32 = 2;
+
+fn becomes(bed: &Bed, how: u32) {
+    call!(bed.raw, fake_cuda_resident(0 => c_int, how => u32));
+}
+
+fn orders(bed: &Bed, run: impl FnOnce()) -> u64 {
+    let before = bed.count(ORDERS);
+    run();
+    bed.count(ORDERS) - before
+}
+
+fn idle(bed: &Bed) {
+    until(|| (bed.count(KERNELS) == 0).then_some(()));
+}
+
+fn with(bed: &Bed, patience: Duration, words: WordsOptions) -> (Stage, StagedRegion, usize) {
+    let heap = bed.heap(2);
+    let options = StagingOptions { resident: Some(patience), ..options(4, words) };
+    let (stage, region) = Stage::with(bed, heap, 2 * GRANULARITY, options);
+    (stage, region, heap)
+}
+
+/// The kernel starts in the end, on a busy machine too.
+fn patient(bed: &Bed, words: WordsOptions) -> (Stage, StagedRegion, usize) {
+    let staged = with(bed, HANG, words);
+    assert!(bed.has_logged("a resident kernel copies short bytes"));
+    staged
+}
+
+/// Streams get what a kernel does not start at once. It is measured with more patience.
+fn impatient(bed: &Bed) -> (Stage, StagedRegion, usize) {
+    with(bed, Duration::from_millis(5), stream_only())
+}
+
+/// All lengths and distances from alignment: what the two sides have in common is carried.
+fn kernel_carries_short_bytes(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    for base in [heap, heap + GRANULARITY - 64] {
+        for len in (1..40).chain([100, 255, 256, 1000, 4095, 4096, 4097]) {
+            for at in [0, 1, 4, 8, 12] {
+                let bytes = pattern(len, at + len);
+                let copies = bed.count(2);
+                let mut carry = |bounce: usize| {
+                    bed.write(base, &[7; 8192]);
+                    fill(stage.bounce(IN, 0) + bounce, &bytes);
+                    let memory = base + 16 + at;
+                    let bounces = [IN, OUT].map(|direction| stage.bounce(direction, 0) + bounce);
+                    stage.run(Copy { direction: IN, memory, bounce: bounces[0], len });
+                    stage.run(Copy { direction: OUT, memory, bounce: bounces[1], len });
+                    assert!(peek(bounces[1], len) == bytes, "{len} bytes at {at}");
+                    let mut there = vec![7; 8192];
+                    there[16 + at..][..len].copy_from_slice(&bytes);
+                    assert!(bed.read(base, 8192) == there, "{len} bytes at {at}");
+                };
+                let done = orders(bed, || carry(at));
+                assert_eq!(done > 0, len <= 4096, "{len} bytes at {at}");
+                // Both sides of a word must be aligned alike.
+                assert_eq!(orders(bed, || carry(at + 1)) > 0, len == 1, "{len} bytes at {at}");
+                assert!(bed.count(2) > copies);
+            }
+        }
+    }
+}
+
+fn kernel_stores_and_loads_words(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    let add = atomic(AtomicOp::Add, Width::Four, 3);
+    let calls = bed.calls_of(|| {
+        for round in 0..100_u64 {
+            let at = heap + 8 * (round as usize % 5);
+            stage.port.store_flag(at, round << 33 | 1).expect("a word of it");
+            assert_eq!(stage.word(at), round << 33 | 1);
+            assert_eq!(stage.port.apply(at, &add).expect("its low half"), 1);
+            assert_eq!(stage.word(at), round << 33 | 4);
+            stage.port.store(at + 3, &[5; 9]).expect("bytes of it");
+            let mut seen = [0; 9];
+            stage.port.load(at + 3, &mut seen).expect("bytes of it");
+            assert_eq!(seen, [5; 9]);
+        }
+    });
+    assert_eq!(calls, [0, 0], "no stream has done any of it");
+}
+
+/// A word is there no sooner than what comes before it.
+fn words_follow_short_bytes(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    bed.write(heap, &[0; 64]);
+    let bounce = stage.bounce(IN, 0);
+    let add = atomic(AtomicOp::SignalAdd, Width::Eight, 1);
+    let done = orders(bed, || {
+        for round in 1..=100_u64 {
+            let steps: Vec<OrderedStep> = (0..4)
+                .flat_map(|number| {
+                    let (memory, bounce) = (heap + 4096 + 512 * number, bounce + 512 * number);
+                    let copy = Copy { direction: IN, memory, bounce, len: 512 };
+                    let copy = OrderedStep::Copy { copy, is_ordered: true };
+                    [copy, OrderedStep::Apply { addr: heap, atomic: add }]
+                })
+                .collect();
+            let bytes = pattern(2048, round as usize);
+            fill(bounce, &bytes);
+            stage.run_in_order(&steps);
+            assert!(bed.read(heap + 4096, 2048) == bytes);
+            assert_eq!(bed.word(heap), 4 * round);
+        }
+    });
+    // The old value of the word is an order as well.
+    assert_eq!(done, 100 * 9);
+}
+
+/// The kernel and a stream are in no order, so of one direction only one of them has copies.
+fn long_batch_waits_for_kernel(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    idle(bed);
+    becomes(bed, SAYS_NOTHING);
+    stage.start(IN, heap, 0, 64, 1);
+    stage.start(IN, heap, 1, 64, 2);
+    let long = Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 2), len: CHUNK };
+    assert_eq!(stage.port.capacity(IN), 0);
+    assert_eq!(stage.give(long, 3), Ok(Posted::Again));
+    // The other direction is not held up.
+    stage.start(OUT, heap, 0, CHUNK, 5);
+    stage.ends(5);
+    becomes(bed, RUNS);
+    stage.ends(1);
+    let started = until(|| match stage.give(long, 3) {
+        Ok(Posted::Again) => {
+            if let Some(copied) = stage.port.poll() {
+                assert_eq!(copied.tag, 2);
+            }
+            None
+        }
+        started => Some(started),
+    });
+    assert_eq!(started, Ok(Posted::Yes));
+    stage.ends(3);
+    // And the reverse: what is short follows in the stream.
+    let done = orders(bed, || {
+        bed.slow(20_000_000);
+        stage.start(IN, heap, 2, CHUNK, 6);
+        stage.start(IN, heap, 0, 64, 7);
+        stage.ends(6);
+        stage.ends(7);
+    });
+    assert_eq!(done, 0);
+}
+
+fn idle_kernel_is_launched_again(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    for round in 0..20 {
+        idle(bed);
+        let launches = bed.count(LAUNCHES);
+        let done = orders(bed, || stage.carries(heap, &pattern(64, round)));
+        assert!(done == 2 && bed.count(LAUNCHES) > launches, "round {round}");
+    }
+}
+
+/// Kernels of the program have the whole device, and wait for what the kernel is to do.
+fn full_device_leaves_streams(bed: &Bed) {
+    let (mut stage, _region, heap) = impatient(bed);
+    for round in 0..3 {
+        idle(bed);
+        let launches = bed.count(LAUNCHES);
+        becomes(bed, FINDS_NO_ROOM);
+        let done = orders(bed, || {
+            let bytes = pattern(100, round);
+            fill(stage.bounce(IN, 0), &bytes);
+            let add = atomic(AtomicOp::SignalAdd, Width::Eight, 1);
+            bed.write(heap + 512, &[0; 8]);
+            let copy = Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 0), len: 100 };
+            let copy = OrderedStep::Copy { copy, is_ordered: true };
+            stage.run_in_order(&[copy, OrderedStep::Apply { addr: heap + 512, atomic: add }]);
+            assert!(bed.read(heap, 100) == bytes && bed.word(heap + 512) == 1);
+            (0..50).for_each(|seed| stage.carries(heap, &pattern(100, seed)));
+        });
+        assert_eq!((done, bed.count(LAUNCHES)), (0, launches));
+        becomes(bed, RUNS);
+        // The launch that was revoked starts, and executes nothing.
+        until(|| (bed.count(LAUNCHES) > launches).then_some(()));
+        idle(bed);
+        assert_eq!(orders(bed, || stage.carries(heap, &pattern(96, 1))), 2);
+    }
+}
+
+fn full_device_leaves_words(bed: &Bed) {
+    let (mut stage, _region, heap) = impatient(bed);
+    idle(bed);
+    becomes(bed, FINDS_NO_ROOM);
+    for round in 0..50 {
+        stage.port.store_flag(heap, round).expect("a word of it");
+        assert_eq!(stage.word(heap), round);
+    }
+    becomes(bed, RUNS);
+}
+
+fn silent_kernel_is_an_error(bed: &Bed) {
+    let words = WordsOptions { patience: Duration::from_millis(50), ..stream_only() };
+    let (mut stage, _region, heap) = patient(bed, words);
+    idle(bed);
+    becomes(bed, SAYS_NOTHING);
+    let error = stage.port.store_flag(heap, 1).expect_err("it takes too long");
+    refused(Err::<(), _>(&error), &["CUDA_ERROR_TIMEOUT", "50ms"]);
+    assert_eq!(stage.port.load(heap, &mut [0; 8]), Err(error), "it is not asked again");
+    becomes(bed, RUNS);
+}
+
+fn refused_launch_is_told(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    idle(bed);
+    call!(bed.raw, fake_cuda_fail_launch(0 => c_int, 0 => u32, 2 => u32));
+    let copy = Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 0), len: 64 };
+    refused(
+        stage.give(copy, 1),
+        &["cuLaunchKernel", "nvshmem_libfabric_resident", "OUT_OF_MEMORY"],
+    );
+    assert!(stage.port.poll().is_none(), "nothing was started");
+    assert_eq!(orders(bed, || stage.carries(heap, &pattern(64, 1))), 2);
+}
+
+fn lost_device_ends_the_kernel(bed: &Bed) {
+    let (mut stage, region, heap) = patient(bed, stream_only());
+    idle(bed);
+    becomes(bed, SAYS_NOTHING);
+    stage.start(IN, heap, 0, 64, 1);
+    until(|| (bed.count(KERNELS) == 1).then_some(()));
+    call!(bed.raw, fake_cuda_lose(0 => c_int, 46 => u32));
+    refused(stage.wait().result, &["device 0", "CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    stage.port.store_flag(heap, 1).expect_err("the device is gone");
+    drop((region, stage));
+}
+
+fn turns_leave_no_kernel(bed: &Bed) {
+    let (mut stage, _region, heap) = Stage::on_heap(bed, 1);
+    assert!(
+        bed.has_logged("no resident kernel serves device 0: kernels of two contexts run in turns")
+    );
+    stage.carries(heap, &pattern(64, 1));
+    assert_eq!((bed.count(ORDERS), bed.count(LAUNCHES)), (0, 0));
+}
+
+fn kernel_may_be_switched_off(bed: &Bed) {
+    let off = StagingOptions { resident: None, ..options(2, stream_only()) };
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(bed, heap, GRANULARITY, off);
+    assert!(
+        bed.has_logged("no resident kernel serves device 0: NVSHMEM_LIBFABRIC_DEBUG=resident=0")
+    );
+    stage.carries(heap, &pattern(64, 1));
+    assert_eq!((bed.count(ORDERS), bed.count(LAUNCHES)), (0, 0));
+}
+
+fn short_copies_allocate_nothing(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    // The stager sees the range.
+    assert_eq!(stage.port.reach(heap, 1), Ok(Reach::Staged));
+    let copies = [IN, OUT].map(|direction| {
+        let bounce = stage.bounce(direction, 0);
+        let copy = |at| Copy { direction, memory: heap + at, bounce: bounce + at, len: 100 };
+        [0, 256, 512].map(|at| TaggedCopy { copy: copy(at), tag: 5 })
+    });
+    let done = orders(bed, || {
+        let before = allocations();
+        for _ in 0..100 {
+            for list in &copies {
+                assert_eq!(stage.port.start_all(list), Ok(Posted::Yes));
+                stage.ends(5);
+            }
+            stage.port.store_flag(heap + 1024, 5).expect("a word of it");
+        }
+        assert_eq!(allocations(), before);
+    });
+    assert!(done >= 700, "{done}");
+}
+
+/// More orders than a batch may have, and more than fit behind others.
+fn full_ring_leaves_streams(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    let list = |stage: &Stage, direction, count: usize| -> Vec<TaggedCopy> {
+        let bounce = stage.bounce(direction, 0);
+        let copy =
+            |at| Copy { direction, memory: heap + 32 * at, bounce: bounce + 32 * at, len: 16 };
+        (0..count).map(|at| TaggedCopy { copy: copy(at), tag: 5 }).collect()
+    };
+    let bytes = pattern(2048, 1);
+    fill(stage.bounce(IN, 0), &bytes);
+    for (count, by_kernel) in [(33, 0), (32, 32)] {
+        let copies = list(&stage, IN, count);
+        let done = orders(bed, || {
+            assert_eq!(stage.port.start_all(&copies), Ok(Posted::Yes));
+            stage.ends(5);
+        });
+        assert_eq!(done, by_kernel);
+        assert!(bed.read(heap + 32 * (count - 1), 16) == bytes[32 * (count - 1)..][..16]);
+    }
+    idle(bed);
+    becomes(bed, SAYS_NOTHING);
+    for direction in [IN, OUT] {
+        let copies = list(&stage, direction, 32);
+        assert_eq!(stage.port.start_all(&copies), Ok(Posted::Yes));
+    }
+    let copies = list(&stage, OUT, 1);
+    assert_eq!(stage.port.start_all(&copies), Ok(Posted::Again));
+    becomes(bed, RUNS);
+    stage.ends(5);
+    stage.ends(5);
+    assert_eq!(stage.port.start_all(&copies), Ok(Posted::Yes));
+    stage.ends(5);
+}
