@@ -14,6 +14,7 @@ cases! {
     Fake ("FAKE_CUDA_CONTEXTS" = "0"): staging_without_a_context;
     Fake ("FAKE_CUDA_ROWS" = "0"): rows_may_be_kernels;
     Fake ("FAKE_CUDA_KERNELS" = "0"): program_calls_hold_nothing_up;
+    Fake ("FAKE_CUDA_MPS" = "1"): spinning_kernel_holds_nothing_up, program_calls_hold_nothing_up;
     Fake ("CUDA_DEVICE_MAX_CONNECTIONS" = "2"): program_context_is_warned_of;
     Fake: own_context_has_no_stacks, program_context_makes_another, kernel_waits_for_its_word;
     Fake ("FAKE_CUDA_LIMITS" = "0"): own_context_may_keep_stacks;

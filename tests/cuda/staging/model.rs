@@ -14,6 +14,7 @@ cases! {
     Fake ("FAKE_CUDA_TOGETHER" = "0"): stager_agrees_with_a_model;
     Fake ("FAKE_CUDA_TOGETHER" = "2"): stager_agrees_with_a_model;
     Fake ("FAKE_CUDA_VERSION" = "12080"): stager_agrees_with_a_model;
+    Fake ("FAKE_CUDA_MPS" = "1"): stager_agrees_with_a_model, signals_agree_with_a_model;
 }
 
 fn stager_agrees_with_a_model(bed: &Bed) {

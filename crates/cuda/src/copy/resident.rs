@@ -96,7 +96,7 @@ impl ResidentKernel {
         unsafe { (page.addr() as *mut u8).write_bytes(0, BYTES) };
         let done = ProgressCounter::new(&rescue, Arc::clone(&page))?;
         // SAFETY: PTX with its end, for which the driver has a compiler.
-        let module = unsafe { Module::load(context, PTX.to_bytes_with_nul()) }.map_err(text)?;
+        let module = unsafe { Module::load(context, PTX.as_bytes()) }.map_err(text)?;
         let kernel = module.kernel(NAME).map_err(text)?;
         let new = Self {
             stream,

@@ -173,8 +173,8 @@ fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Strin
     let rows = probe.rows(limit).ok();
     let measured = Measured { rows, plain: Duration::MAX, limit };
     let plain = if measured.verdict() == Verdict::Rows {
-        // A kernel of the driver executes it: the slowest tells whether kernels run in turns, as one
-        // may come just when it is its turn.
+        // A kernel of the driver executes it: the slowest tells whether kernels run in turns, as
+        // one may come just when it is its turn.
         (0..SAMPLES)
             .try_fold(Duration::ZERO, |slowest, _| Ok(slowest.max(probe.plain(Duration::MAX)?)))
     } else {

@@ -1,7 +1,7 @@
 //! Kernels: there is nothing that could run them, but two are known by their names and done by the
 //! CPU. One waits for a word of the host, as the transport has it do to measure copies beside a
-//! kernel, the other is [`resident`]. Every other one is refused, after the call has waited as a driver's does: see
-//! [`crate::state::context`].
+//! kernel, the other is [`resident`]. Every other one is refused, after the call has waited as a
+//! driver's does: see [`crate::state::context`].
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;

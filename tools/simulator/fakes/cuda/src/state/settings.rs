@@ -61,8 +61,8 @@ pub(crate) struct Behaviour {
     pub(crate) memory_limit: AtomicU64,
     pub(crate) stream_ops: AtomicU32,
     pub(crate) fail_launch: Failure,
-    /// What becomes of the resident kernel: 0 it runs, 1 there is no room for it on the device, 2 it
-    /// executes nothing.
+    /// What becomes of the resident kernel: 0 it runs, 1 there is no room for it on the device,
+    /// 2 it executes nothing.
     pub(crate) resident: AtomicU32,
 }
 
