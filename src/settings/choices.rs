@@ -56,7 +56,7 @@ choices! {
     RailBalance { Rate = "rate", RoundRobin = "round_robin" }
 
     /// How the CPU reaches words in memory of devices.
-    WordsChoice { Auto = "auto", Gdrcopy = "gdrcopy", Stream = "stream" }
+    WordsChoice { Auto = "auto", Gdrcopy = "gdrcopy", DmaBuf = "dma_buf", Stream = "stream" }
 
     /// How data that NICs have written to device memory is made visible to the device.
     ConsistencyChoice { Auto = "auto", None = "none", Flush = "flush" }

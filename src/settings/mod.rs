@@ -50,4 +50,8 @@ impl Settings {
     pub fn may_use_gdrcopy(&self) -> bool {
         !self.disable_gdrcopy && matches!(self.words, WordsChoice::Auto | WordsChoice::Gdrcopy)
     }
+
+    pub fn may_map_dma_bufs(&self) -> bool {
+        matches!(self.words, WordsChoice::Auto | WordsChoice::DmaBuf)
+    }
 }

@@ -223,7 +223,8 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_BOOTSTRAP" bootstrap: Option<String> = None,
         Text { none: "none", accepts: "HOST:PORT" };
 
-    /// NVSHMEM's own: GDRCopy is not used, whatever the key `words` says.
+    /// NVSHMEM's own: GDRCopy is not used, whatever `words` says. The driver may still map
+    /// dma-bufs.
     Users "NVSHMEM_DISABLE_GDRCOPY" disable_gdrcopy: bool = false, Truth;
 
     /// The threading level to request first; if it is refused, those after it in this list.
@@ -243,9 +244,8 @@ settings! {
 
     /// With tcp, if operations are striped: connections of each rail for long transfers, each with
     /// a thread of its own (`nvshmem-bulk-N`). `auto`: one for each 25 Gbit/s of the link, up to 4,
-    /// or one if its rate is unknown, on at most half of the PE's cores; none (the proxy thread
-    /// moves everything) if that leaves one in all, or all links together have at most 25 Gbit/s.
-    /// PEs may differ.
+    /// or one if its rate is unknown, on at most half of the PE's cores; none if that leaves one in
+    /// all, or all links together have at most 25 Gbit/s. PEs may differ.
     Debug "bulk_connections" bulk_connections: BulkChoice = ofi().bulk,
         OrAuto(number(1, 6).or_zero("none"));
 
@@ -255,9 +255,9 @@ settings! {
     /// each put.
     Debug "signals" signals: SignalChoice = SignalChoice::Auto, Names;
 
-    /// How the CPU accesses signals and words of atomics in device memory. `gdrcopy`: through a
-    /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first
-    /// that works.
+    /// How the CPU reaches signals, atomics and short data in device memory. `gdrcopy`, `dma_buf`:
+    /// through a window of GDRCopy, or of the driver (CUDA 13.3). `stream`: by the driver's
+    /// streams. `auto`: the first that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
     /// Whether a resident kernel copies short staged bytes, where kernels of several contexts run
@@ -265,7 +265,7 @@ settings! {
     Debug "resident" resident: bool = true, Truth;
 
     /// Whether PEs of one host share bounce buffers, so that only devices copy staged bytes between
-    /// them. PEs that cannot, and those with 0, use the fabric; the log says why.
+    /// them. Others use the fabric; the log says why.
     Debug "share_bounce" share_bounce: bool = true, Truth;
 
     /// How NICs' writes to device memory become visible to the device before a flag that follows.

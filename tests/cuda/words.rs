@@ -11,16 +11,20 @@ use crate::bed::count;
 use crate::prelude::*;
 
 cases! {
-    Fake: working_gdrcopy_is_used, cpu_finds_memory_through_window, late_word_is_an_error,
+    Fake: working_gdrcopy_is_used, window_is_named, cpu_finds_memory_through_window,
+        late_word_is_an_error,
         deferred_word_behind_late_batch,
         stopped_process_has_not_waited;
     Fake ("FAKE_GDRCOPY_VERSION" = "3.1"): other_gdrcopy_is_not_used;
-    Fake ("FAKE_GDRCOPY_REFUSE" = "1"): gdrcopy_needs_its_module;
+    Fake ("FAKE_GDRCOPY_REFUSE" = "1"): gdrcopy_needs_its_module, window_is_named;
+    Fake ("FAKE_GDRCOPY_REFUSE" = "1", "FAKE_CUDA_DMA_BUF" = "3"): window_is_named,
+        cpu_finds_memory_through_window, dma_bufs_may_be_unwanted;
+    Fake ("FAKE_CUDA_DMA_BUF" = "3"): window_is_named;
     None: missing_gdrcopy_is_named;
 }
 
 pub(crate) fn stream_only() -> WordsOptions {
-    WordsOptions { gdrcopy: None, ..WordsOptions::default() }
+    WordsOptions { gdrcopy: None, dma_buf: false, ..WordsOptions::default() }
 }
 
 fn is_mapped(bed: &Bed) -> bool {
@@ -61,10 +65,33 @@ fn missing_gdrcopy_is_named() {
     assert!(matches!(error, GdrcopyError::Symbol { symbol: "gdr_pin_buffer", .. }), "{error:?}");
 }
 
+/// GDRCopy is tried first, then dma-bufs; the log says what is used, and why not those before it.
+fn window_is_named(bed: &Bed) {
+    let has = |variable: &str| std::env::var_os(variable).is_some();
+    let (way, against) = match (has("FAKE_GDRCOPY_REFUSE"), has("FAKE_CUDA_DMA_BUF")) {
+        (false, _) => ("GDRCopy 2.4", &[][..]),
+        (true, true) => ("dma-bufs", &["; not by GDRCopy: GDRCopy 2.4 is installed"][..]),
+        (true, false) => (
+            "the driver's streams",
+            &["; not by GDRCopy: GDRCopy", "; not by dma-bufs: the driver maps none"][..],
+        ),
+    };
+    assert_eq!(is_mapped(bed), way != "the driver's streams");
+    assert!(bed.has_logged(&format!("are reached by {way}: load")));
+    assert!(against.iter().all(|reason| bed.has_logged(reason)));
+    assert!(!against.is_empty() || !bed.has_logged("not by"));
+}
+
+fn dma_bufs_may_be_unwanted(bed: &Bed) {
+    assert!(!patient(bed, HANG).1.is_mapped());
+    assert!(bed.has_logged("; not by dma-bufs: switched off"));
+    assert!(is_mapped(bed), "what others want is another matter");
+}
+
 fn cpu_finds_memory_through_window(bed: &Bed) {
     let words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
     let heap = bed.heap(2);
-    let (start, len) = (heap + 4096, 2 * GRANULARITY - 8192);
+    let (start, len) = (heap + 64, 2 * GRANULARITY - 128);
     let range = Arc::new(bed.range(start, len));
     let mapped = words.mapper().open(Arc::clone(&range), None);
     assert!(mapped.is_mapped() && Arc::ptr_eq(mapped.range(), &range));

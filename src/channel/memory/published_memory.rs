@@ -58,7 +58,7 @@ impl SharedBlock for MappedMemory {
 impl MappedMemory {
     fn new(context: &Arc<Context>, len: usize, words: &WordsOptions) -> Result<Self, String> {
         let none = || String::from("its words are reached by the driver's streams");
-        if words.gdrcopy.is_none() {
+        if words.gdrcopy.is_none() && !words.dma_buf {
             return Err(none());
         }
         let mapper = Words::new(context, words).map_err(|error| error.to_string())?.mapper();

@@ -112,6 +112,7 @@ mod tests {
             writes_ordering,
             flush_on_host: true,
             dma_buf: true,
+            dma_buf_mmap: false,
             virtual_memory: true,
             stream_write_64: true,
             host_numa_node: -1,

@@ -49,6 +49,7 @@ fn staging_options(settings: &Settings) -> StagingOptions {
 pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
     WordsOptions {
         gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
+        dma_buf: settings.may_map_dma_bufs(),
         ..WordsOptions::default()
     }
 }

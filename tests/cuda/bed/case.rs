@@ -48,18 +48,18 @@ pub(crate) struct Case {
 }
 
 /// Lists the cases of a module, which are named as their functions are: `Driver ("VARIABLE" =
-/// "value"): function, function;`. Where CUDA is started, they are given the bed.
+/// "value", ...): function, function;`. Where CUDA is started, they are given the bed.
 macro_rules! cases {
     (@body None $body:ident) => { $crate::bed::case::Body::Bare($body) };
     (@body Unstarted $body:ident) => { $crate::bed::case::Body::Bare($body) };
     (@body $driver:ident $body:ident) => { $crate::bed::case::Body::OnBed($body) };
-    ($($driver:ident $(($key:literal = $value:literal))?: $($body:ident),+;)+) => {
+    ($($driver:ident $(($($key:literal = $value:literal),+))?: $($body:ident),+;)+) => {
         pub(crate) fn cases() -> Vec<$crate::bed::case::Case> {
             let mut cases = Vec::new();
             $(cases.extend($crate::bed::case::Case::group(
                 module_path!(),
                 $crate::bed::case::Driver::$driver,
-                &[$(($key, $value))?],
+                &[$($(($key, $value)),+)?],
                 &[$((stringify!($body), cases!(@body $driver $body))),+],
             ));)+
             cases

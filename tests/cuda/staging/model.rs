@@ -15,6 +15,7 @@ cases! {
     Fake ("FAKE_CUDA_TOGETHER" = "2"): stager_agrees_with_a_model;
     Fake ("FAKE_CUDA_VERSION" = "12080"): stager_agrees_with_a_model;
     Fake ("FAKE_CUDA_MPS" = "1"): stager_agrees_with_a_model, signals_agree_with_a_model;
+    Fake ("FAKE_GDRCOPY_REFUSE" = "1", "FAKE_CUDA_DMA_BUF" = "3"): mapped_words_agree_with_a_model;
 }
 
 fn stager_agrees_with_a_model(bed: &Bed) {

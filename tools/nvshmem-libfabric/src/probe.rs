@@ -111,6 +111,7 @@ pub(crate) struct Gpu {
     pub(crate) gpudirect_rdma: bool,
     pub(crate) gpudirect_rdma_vmm: bool,
     pub(crate) dma_buf: bool,
+    pub(crate) dma_buf_mmap: bool,
     /// Order of a NIC's writes: `none`, `owner`, `all`.
     pub(crate) writes_ordering: String,
     pub(crate) numa_node: Option<u32>,
@@ -266,6 +267,7 @@ fn devices(found: &mut Gpus) -> Result<(), BoxError> {
             gpudirect_rdma: attributes.gpudirect_rdma,
             gpudirect_rdma_vmm: attributes.gpudirect_rdma_vmm,
             dma_buf: attributes.dma_buf,
+            dma_buf_mmap: attributes.dma_buf_mmap,
             writes_ordering: writes_ordering.to_owned(),
             numa_node: u32::try_from(attributes.host_numa_node).ok(),
         });

@@ -8,8 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys;
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream,
-    CUstreamCaptureMode,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream, CUstreamCaptureMode,
 };
 use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
 
@@ -87,7 +86,6 @@ functions! {
         cuDriverGetVersion(*mut c_int);
         cuDeviceGetCount(*mut c_int);
         cuDeviceGet(*mut CUdevice, c_int);
-        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
         cuDeviceGetName(*mut c_char, c_int, CUdevice);
         cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
@@ -118,6 +116,7 @@ functions! {
         cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     }
     numbered {
+        cuDeviceGetAttribute(*mut c_int, c_uint, CUdevice);
         cuGetErrorName(Status, *mut *const c_char);
         cuGetErrorString(Status, *mut *const c_char);
     }

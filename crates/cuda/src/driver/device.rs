@@ -3,12 +3,15 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as attribute};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute_enum as attribute};
 
 use crate::driver::api::Status;
 use crate::driver::context::{Context, Ordinal, device_number};
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
+
+/// `CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED`, of CUDA 13.3 and newer.
+const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
 
 /// Scope in which a NIC's writes are visible before the flag that follows them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,6 +46,8 @@ pub struct Attributes {
     /// Whether [`flush_writes`] works on the host.
     pub flush_on_host: bool,
     pub dma_buf: bool,
+    /// Whether `mmap` maps dma-bufs of its memory for the CPU.
+    pub dma_buf_mmap: bool,
     pub virtual_memory: bool,
     /// Whether it has 64-bit stream memory operations. 32-bit ones need only the driver's function.
     pub stream_write_64: bool,
@@ -101,11 +106,11 @@ impl Device {
 
     /// Returns the device's capabilities; those that the driver does not know are absent.
     pub fn attributes(&self) -> Result<Attributes, CudaError> {
-        let yes = |which| Ok(self.attribute(which)?.unwrap_or(0) != 0);
-        let number = |which| Ok(self.attribute(which)?.unwrap_or(0));
+        let number = |which| Ok(self.attribute(which as u32)?.unwrap_or(0));
+        let yes = |which| Ok(number(which)? != 0);
         let flush = number(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)?;
         let ordering = number(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)?;
-        let numa = self.attribute(attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?;
+        let numa = self.attribute(attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID as u32)?;
         Ok(Attributes {
             compute: (
                 number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
@@ -118,6 +123,7 @@ impl Device {
             writes_ordering: WritesOrdering::from_attribute(ordering),
             flush_on_host: flush & 1 != 0,
             dma_buf: yes(attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)?,
+            dma_buf_mmap: self.attribute(DMA_BUF_MMAP_SUPPORTED)?.unwrap_or(0) != 0,
             virtual_memory: yes(
                 attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
             )?,
@@ -126,7 +132,7 @@ impl Device {
         })
     }
 
-    fn attribute(&self, which: CUdevice_attribute) -> Result<Option<c_int>, CudaError> {
+    fn attribute(&self, which: u32) -> Result<Option<c_int>, CudaError> {
         let mut value = 0;
         // SAFETY: a pointer to the number; any attribute is answered.
         let status =
@@ -134,7 +140,7 @@ impl Device {
         if status == code::INVALID_VALUE {
             return Ok(None);
         }
-        let subject = || format!("{which:?} of device {}", self.ordinal);
+        let subject = || format!("attribute {which} of device {}", self.ordinal);
         self.driver.check("cuDeviceGetAttribute", status, subject)?;
         Ok(Some(value))
     }

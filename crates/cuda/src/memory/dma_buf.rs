@@ -7,6 +7,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type}
 
 use crate::driver::error::{CudaError, code};
 use crate::memory::range::DeviceRange;
+use crate::memory::shared_memory::SharedMemory;
 
 /// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, of CUDA 12.8 and newer: the mapping for devices
 /// on the PCIe bus, also where the processor reaches the memory by another way (Grace's C2C).
@@ -27,6 +28,30 @@ impl DmaBuf {
     /// # Errors
     /// The driver's, for example if the device has no dma-buf, or the driver lacks the function.
     pub fn export(range: &DeviceRange, addr: usize, len: usize) -> Result<Self, CudaError> {
+        Self::export_as(range, addr, len, BY_PCIE)
+    }
+
+    /// Maps bytes of one allocation for the CPU. Returns the CPU's address of the first one, and
+    /// the mapping, which keeps the memory: the driver asks for no order of its end and that of the
+    /// allocation. Without [`dma_buf_mmap`](crate::Attributes::dma_buf_mmap) it is refused.
+    pub(crate) fn map(
+        range: &DeviceRange,
+        addr: usize,
+        len: usize,
+    ) -> Result<(usize, SharedMemory), String> {
+        // By no flag the mapping is write-combined on x86 and cached on Grace.
+        let exported = Self::export_as(range, addr, len, 0).map_err(|error| error.to_string())?;
+        let mapping = SharedMemory::map(&exported.fd, exported.offset + len);
+        let mapping = mapping.map_err(|error| error.to_string())?;
+        Ok((mapping.addr() + exported.offset, mapping))
+    }
+
+    fn export_as(
+        range: &DeviceRange,
+        addr: usize,
+        len: usize,
+        flags: u64,
+    ) -> Result<Self, CudaError> {
         const CALL: &str = "cuMemGetHandleForAddressRange";
         let context = range.context();
         let driver = context.driver();
@@ -48,9 +73,9 @@ impl DmaBuf {
             // SAFETY: for this type of handle the pointer is to an `int`.
             unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, flags) }
         };
-        let status = match export(BY_PCIE) {
+        let status = match export(flags) {
             // Older drivers know no flags, and some devices have only the default mapping.
-            code::INVALID_VALUE | code::NOT_SUPPORTED => export(0),
+            code::INVALID_VALUE | code::NOT_SUPPORTED if flags != 0 => export(0),
             status => status,
         };
         driver.check(CALL, status, subject)?;

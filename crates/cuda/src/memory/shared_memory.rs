@@ -80,7 +80,7 @@ impl SharedMemory {
         Self::map(&file, len)
     }
 
-    fn map(file: &File, len: usize) -> Result<Self, SharingError> {
+    pub(crate) fn map(file: &impl AsRawFd, len: usize) -> Result<Self, SharingError> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {

@@ -1,10 +1,12 @@
 //! CPU access to words and a few bytes of device memory, for signals and atomics.
 //!
-//! There are two methods: a CPU mapping of the memory by GDRCopy; and copies and stream memory
-//! operations, which always work. The method is chosen once for each context, by a trial on memory
-//! of our own: GDRCopy is used if the driver's copies read words that it wrote, and the reverse.
-//! The log names the method, its cost, and the reason if it is not GDRCopy.
+//! There are three methods: a CPU mapping of the memory by GDRCopy; one by the driver, of its
+//! dma-bufs (CUDA 13.3); and copies and stream memory operations, which always work. The first that
+//! passes is chosen once for each context, by a trial on memory of our own: a mapping is used if
+//! the driver's copies read words that it wrote, and the reverse. The log names the method, its
+//! cost, and the reasons against those before it.
 
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,10 +15,11 @@ use crate::copy::MAX_WRITES;
 use crate::copy::request::CopyError;
 use crate::copy::resident::ResidentKernel;
 use crate::driver::context::Context;
+use crate::driver::device::Device;
 use crate::memory::device_memory::DeviceMemory;
 use crate::words::deferred::{self, DeferredWrite, MAX_BYTES, WriteOrder};
 use crate::words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy};
-use crate::words::mapping::RangeMapping;
+use crate::words::mapping::{RangeMapping, Window};
 use crate::words::stream_words::StreamWords;
 use crate::words::word_range::{Mapper, WordRange};
 
@@ -24,6 +27,8 @@ use crate::words::word_range::{Mapper, WordRange};
 pub struct WordsOptions {
     /// Library of GDRCopy; None to not use it.
     pub gdrcopy: Option<String>,
+    /// Whether the driver may map dma-bufs for the CPU.
+    pub dma_buf: bool,
     /// Time limit for the device.
     pub patience: Duration,
 }
@@ -31,7 +36,7 @@ pub struct WordsOptions {
 impl Default for WordsOptions {
     fn default() -> Self {
         let gdrcopy = Some(GDRCOPY_LIBRARY.to_owned());
-        Self { gdrcopy, patience: Duration::from_secs(30) }
+        Self { gdrcopy, dma_buf: true, patience: Duration::from_secs(30) }
     }
 }
 
@@ -53,7 +58,7 @@ pub struct Words {
 
 struct Known {
     context: Arc<Context>,
-    gdrcopy: Option<String>,
+    options: WordsOptions,
     mapper: Mapper,
 }
 
@@ -67,10 +72,10 @@ impl Words {
     pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CopyError> {
         let stream = StreamWords::new(context, options.patience)?;
         let parts = Vec::with_capacity(MAX_WRITES);
-        let mut words = Self { stream, mapper: Mapper { gdrcopy: None }, parts, page: None };
+        let mut words = Self { stream, mapper: Mapper { window: None }, parts, page: None };
         // Locked meanwhile: two measurements of one device would disturb each other.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |of: &&Known| of.context.is(context) && of.gdrcopy == options.gdrcopy;
+        let is_it = |of: &&Known| of.context.is(context) && of.options == *options;
         if let Some(Known { mapper, .. }) = known.iter().find(is_it) {
             words.mapper = *mapper;
             return Ok(words);
@@ -78,8 +83,8 @@ impl Words {
         words.choose(options)?;
         // A context of the program may end, and another one take its address.
         if context.is_own() {
-            let (context, gdrcopy) = (Arc::clone(context), options.gdrcopy.clone());
-            known.push(Known { context, gdrcopy, mapper: words.mapper });
+            let (context, options) = (Arc::clone(context), options.clone());
+            known.push(Known { context, options, mapper: words.mapper });
         }
         Ok(words)
     }
@@ -175,13 +180,17 @@ impl Words {
         let context = Arc::clone(self.stream.context());
         let page = Arc::clone(self.page.insert(DeviceMemory::page(&context)?).range());
         let unmapped = Arc::new(WordRange::unmapped(Arc::clone(&page)));
-        let refused = match self.try_gdrcopy(&unmapped, options) {
-            Ok(gdrcopy) => {
-                self.mapper = Mapper { gdrcopy: Some(gdrcopy) };
-                String::new()
+        let mut refused = String::new();
+        let windows = [("GDRCopy", gdrcopy(options)), ("dma-bufs", dma_bufs(&context, options))];
+        for (name, window) in windows {
+            match window.and_then(|window| self.prove(&unmapped, window)) {
+                Ok(window) => {
+                    self.mapper.window = Some(window);
+                    break;
+                }
+                Err(reason) => _ = write!(refused, "; not by {name}: {reason}"),
             }
-            Err(reason) => format!("; not by GDRCopy: {reason}"),
-        };
+        }
         let (addr, mut word) = (page.addr(), [0; 8]);
         let within = Arc::new(self.mapper.open(page, None));
         let start = Instant::now();
@@ -189,10 +198,8 @@ impl Words {
         let stored = Instant::now();
         (0..ROUNDS).try_for_each(|_| self.load(&within, addr, &mut word))?;
         let (store, load) = ((stored - start) / ROUNDS, stored.elapsed() / ROUNDS);
-        let way = match self.mapper.gdrcopy {
-            Some(gdrcopy) => gdrcopy.to_string(),
-            None => String::from("the driver's streams"),
-        };
+        let streams = || String::from("the driver's streams");
+        let way = self.mapper.window.map_or_else(streams, |window| window.to_string());
         log::info!(
             target: MEM,
             "words in memory of {context} are reached by {way}: load {load:?}, store {store:?}{refused}",
@@ -200,14 +207,9 @@ impl Words {
         Ok(())
     }
 
-    fn try_gdrcopy(
-        &mut self,
-        page: &Arc<WordRange>,
-        options: &WordsOptions,
-    ) -> Result<&'static Gdrcopy, String> {
-        let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
-        let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
-        let mapped = RangeMapping::by_gdrcopy(page.range(), gdrcopy)?;
+    /// Returns the window if words of a page come out through it as they went in.
+    fn prove(&mut self, page: &Arc<WordRange>, window: Window) -> Result<Window, String> {
+        let mapped = RangeMapping::new(page.range(), window)?;
         for len in [2, 4, 8] {
             let addr = page.range().addr() + 1024;
             let (first, second) =
@@ -227,6 +229,22 @@ impl Words {
                 ));
             }
         }
-        Ok(gdrcopy)
+        Ok(window)
     }
+}
+
+fn gdrcopy(options: &WordsOptions) -> Result<Window, String> {
+    let library = options.gdrcopy.as_ref().ok_or("switched off")?;
+    Gdrcopy::load(library).map(Window::Gdrcopy).map_err(|error| error.to_string())
+}
+
+fn dma_bufs(context: &Context, options: &WordsOptions) -> Result<Window, String> {
+    if !options.dma_buf {
+        return Err(String::from("switched off"));
+    }
+    let attributes = Device::new(context.driver(), context.device())
+        .and_then(|device| device.attributes())
+        .map_err(|error| error.to_string())?;
+    let reason = || String::from("the driver maps none for the CPU");
+    attributes.dma_buf_mmap.then_some(Window::DmaBuf).ok_or_else(reason)
 }

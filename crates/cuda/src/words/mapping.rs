@@ -3,12 +3,22 @@
 //! Such a mapping is good for words. The CPU combines stores until a fence, which follows each one
 //! here. Loads go to the device.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::memory::dma_buf::DmaBuf;
 use crate::memory::range::DeviceRange;
 use crate::words::deferred::aligned_parts;
-use crate::words::gdrcopy::{Gdrcopy, GdrcopyMapping};
+use crate::words::gdrcopy::Gdrcopy;
+
+/// Means of mapping device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Window {
+    Gdrcopy(&'static Gdrcopy),
+    /// The driver's own: it maps its dma-bufs.
+    DmaBuf,
+}
 
 /// CPU mapping of a whole range, by allocation.
 #[derive(Debug)]
@@ -22,18 +32,33 @@ pub(crate) struct RangeMapping {
 struct AllocationMapping {
     addr: usize,
     cpu: usize,
-    _mapping: GdrcopyMapping,
+    /// Unmaps when dropped.
+    _mapping: Box<dyn fmt::Debug + Send + Sync>,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gdrcopy(gdrcopy) => gdrcopy.fmt(f),
+            Self::DmaBuf => f.write_str("dma-bufs"),
+        }
+    }
 }
 
 impl RangeMapping {
-    pub(crate) fn by_gdrcopy(
-        range: &Arc<DeviceRange>,
-        gdrcopy: &'static Gdrcopy,
-    ) -> Result<Self, String> {
+    pub(crate) fn new(range: &Arc<DeviceRange>, window: Window) -> Result<Self, String> {
         let _bound = range.context().bind().map_err(|error| error.to_string())?;
         let piece = |(addr, len)| {
-            let mapping = gdrcopy.map(addr, len).map_err(|error| error.to_string())?;
-            let cpu = mapping.cpu_addr(addr);
+            let (cpu, mapping): (_, Box<dyn fmt::Debug + Send + Sync>) = match window {
+                Window::Gdrcopy(gdrcopy) => {
+                    let mapping = gdrcopy.map(addr, len).map_err(|error| error.to_string())?;
+                    (mapping.cpu_addr(addr), Box::new(mapping))
+                }
+                Window::DmaBuf => {
+                    let (cpu, mapping) = DmaBuf::map(range, addr, len)?;
+                    (cpu, Box::new(mapping))
+                }
+            };
             Ok(AllocationMapping { addr, cpu, _mapping: mapping })
         };
         let pieces = range.allocations().map(piece).collect::<Result<_, String>>()?;

@@ -4,8 +4,7 @@ use crate::MEM;
 use crate::copy::request::CopyError;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
-use crate::words::gdrcopy::Gdrcopy;
-use crate::words::mapping::RangeMapping;
+use crate::words::mapping::{RangeMapping, Window};
 
 /// Maps ranges for access to their words, by the method chosen for a context.
 ///
@@ -14,7 +13,7 @@ use crate::words::mapping::RangeMapping;
 #[derive(Clone, Copy, Debug)]
 pub struct Mapper {
     /// None if words are reached through the stream.
-    pub(crate) gdrcopy: Option<&'static Gdrcopy>,
+    pub(crate) window: Option<Window>,
 }
 
 /// A range whose words can be read and written. Dropping it ends its CPU mapping.
@@ -40,19 +39,19 @@ impl Mapper {
     /// May make system calls for each allocation; does not wait for kernels.
     pub fn open(&self, range: Arc<DeviceRange>, alias: Option<Arc<DeviceRange>>) -> WordRange {
         // Nothing maps managed memory: it moves.
-        let gdrcopy = self.gdrcopy.filter(|_| range.kind() != Kind::Managed);
-        let Some(gdrcopy) = gdrcopy else { return WordRange::unmapped(range) };
+        let window = self.window.filter(|_| range.kind() != Kind::Managed);
+        let Some(window) = window else { return WordRange::unmapped(range) };
         let mut reasons = Vec::new();
         let aliases = alias.filter(|alias| alias.len() == range.len());
         for of in [Some(Arc::clone(&range)), aliases].into_iter().flatten() {
-            match RangeMapping::by_gdrcopy(&of, gdrcopy) {
+            match RangeMapping::new(&of, window) {
                 Ok(mapped) => return WordRange { range, mapping: Some(CpuMapping { mapped, of }) },
                 Err(reason) => reasons.push(format!("at {:#x}: {reason}", of.addr())),
             }
         }
         log::warn!(
             target: MEM,
-            "words in {} bytes of {} cannot be reached by GDRCopy, and are by the driver's streams: {}",
+            "words in {} bytes of {} cannot be reached by {window}, and are by the driver's streams: {}",
             range.len(),
             range.context(),
             reasons.join("; "),

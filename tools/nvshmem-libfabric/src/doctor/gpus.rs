@@ -147,15 +147,21 @@ fn peer_memory(gpus: &Gpus, fabric: &Fabric, modules: &Path) -> Check {
 }
 
 fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
+    let maps_dma_bufs = gpus.devices.iter().any(|gpu| gpu.dma_buf_mmap);
     match &gpus.gdrcopy_error {
-        _ if !settings.may_use_gdrcopy() => note("not used, as the settings say"),
-        None => ok("works: signals and atomics in GPU memory are reached by it"),
-        Some(error) => {
+        None if settings.may_use_gdrcopy() => {
+            ok("works: signals and atomics in GPU memory are reached by it")
+        }
+        _ if maps_dma_bufs && settings.may_map_dma_bufs() => {
+            ok("not needed: signals and atomics in GPU memory are reached by dma-bufs")
+        }
+        Some(error) if settings.may_use_gdrcopy() => {
             note(format!("{error}; the driver's streams do its work, some microseconds slower"))
                 .remedy(
-                    "where signals have to be fast: install GDRCopy 2.x and load its module gdrdrv",
+                    "where signals have to be fast: a driver of CUDA 13.3, or GDRCopy 2.x and its module gdrdrv",
                 )
         }
+        _ => note("not used, as the settings say"),
     }
 }
 

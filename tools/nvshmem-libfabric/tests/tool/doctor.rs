@@ -53,7 +53,7 @@ pub(crate) fn usable() -> Case {
 
 /// The status with a variable of the environment, and of one check its verdict and something that
 /// it says. Values in capitals are paths.
-const FINDINGS: [(i32, &str, &str, &str, &str, &str); 19] = [
+const FINDINGS: [(i32, &str, &str, &str, &str, &str); 20] = [
     (1, "NVSHMEM_LIBFABRIC_LIBRARY", "/none.so", "libfabric", "error", "cannot load libfabric"),
     (1, "NVSHMEM_LIBFABRIC_LIBRARY", "CRASH", "libfabric", "error", "signal 6"),
     (1, "NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "error", "NVSHMEM_LIBFABRIC_YIELD"),
@@ -74,6 +74,7 @@ const FINDINGS: [(i32, &str, &str, &str, &str, &str); 19] = [
     (0, "LD_PRELOAD", "OURS", "nvshmem", "ok", "would load ours"),
     (0, "NVSHMEM_DISABLE_CUDA_VMM", "1", "staging-context", "warning", "belongs to the program's"),
     (0, "NVSHMEM_DISABLE_GDRCOPY", "1", "gdrcopy", "note", "not used"),
+    (0, "FAKE_GDRCOPY_REFUSE", "1", "gdrcopy", "ok", "not needed"),
 ];
 
 pub(crate) fn findings() -> Case {
@@ -105,6 +106,9 @@ pub(crate) fn findings() -> Case {
             "LD_PRELOAD" => _ = command.env("NVSHMEM_HOME", &nvshmem.prefix),
             "NVSHMEM_DISABLE_CUDA_VMM" | "NVSHMEM_DISABLE_GDRCOPY" => {
                 _ = command.env("LD_LIBRARY_PATH", &cuda)
+            }
+            "FAKE_GDRCOPY_REFUSE" => {
+                _ = command.env("LD_LIBRARY_PATH", &cuda).env("FAKE_CUDA_DMA_BUF", "3");
             }
             _ => {}
         }

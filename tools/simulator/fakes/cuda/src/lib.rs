@@ -48,7 +48,7 @@
 //! | `FAKE_CUDA_COPY_NS` | 0 | nanoseconds that each copy takes at least |
 //! | `FAKE_CUDA_BYTE_PS` | 0 | picoseconds on top for each byte |
 //! | `FAKE_CUDA_PINNED_LIMIT` | none | bytes that `cuMemHostAlloc` gives out per device |
-//! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
+//! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8; 3: the CPU may map them, as of 13.3 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface; 2: though the device is said to have it |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_TOGETHER` | 1 | what `cuMemcpyBatchAsync` answers: 0 not supported, 1 it copies, else that code |

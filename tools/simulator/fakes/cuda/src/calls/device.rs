@@ -39,6 +39,8 @@ fn attribute(device: &Device, which: u32) -> Option<c_int> {
         122 => device.behaviour.stream_ops.load(Relaxed) as c_int,
         // DMA_BUF_SUPPORTED
         124 => (variable("FAKE_CUDA_DMA_BUF", 2) > 0).into(),
+        // DMA_BUF_MMAP_SUPPORTED
+        152 => (variable("FAKE_CUDA_DMA_BUF", 2) > 2).into(),
         0..=200 => 0,
         _ => return None,
     })

@@ -62,7 +62,8 @@ calls! {
         [base, len].iter().filter(|(to, _)| !to.is_null()).try_for_each(|(to, is)| to.put(*is))
     }
 
-    /// A dma-buf is the file of the pages here; it begins where the descriptor is in the file.
+    /// A dma-buf is the file of the pages here; it begins where the descriptor is in the file. One
+    /// that the CPU may map begins where the file does: `mmap` looks at no position.
     fn cuMemGetHandleForAddressRange(
         into: Out<i32>,
         address: usize,
@@ -86,8 +87,12 @@ calls! {
         }
         let mapping = find(address).ok_or(INVALID_VALUE)?;
         let whole = round_up(mapping.len)?;
-        let pages = mapping.pages.ok_or(INVALID_VALUE)?;
         let offset = address - mapping.base;
+        let may_be_mapped = matches!(mapping.kind, Kind::Device | Kind::VmmDevice) && offset == 0;
+        if offered > 2 && flags == 0 && !may_be_mapped {
+            return Err(NOT_SUPPORTED);
+        }
+        let pages = mapping.pages.ok_or(INVALID_VALUE)?;
         if len > whole - offset {
             return Err(INVALID_VALUE);
         }
