@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         staging::words::cases(),
         staging::failures::cases(),
         staging::same_host::cases(),
+        staging::short::cases(),
         staging::together::cases(),
         staging::resident::cases(),
     ]

@@ -4,6 +4,7 @@ pub(crate) mod failures;
 pub(crate) mod model;
 pub(crate) mod resident;
 pub(crate) mod same_host;
+pub(crate) mod short;
 pub(crate) mod together;
 pub(crate) mod words;
 
@@ -327,6 +328,8 @@ fn copies_allocate_nothing(bed: &Bed) {
                 assert_eq!(stage.port.start_all(list), Ok(Posted::Yes));
                 (0..3).for_each(|tag| stage.ends(tag));
             }
+            let short = Copy { len: 99, ..lists[0][0].copy };
+            stage.run(short);
             stage.port.store_flag(heap, 5).expect("a word of it");
             stage.port.store(heap + 11, &[3; 99]).expect("bytes of it");
             stage.port.load(heap + 11, &mut [0; 99]).expect("bytes of it");

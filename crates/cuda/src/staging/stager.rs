@@ -291,6 +291,13 @@ impl CopyPort for DeviceStager {
         if self.capacity(direction) == 0 {
             return Ok(Posted::Again);
         }
+        let steps =
+            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, is_ordered: false });
+        let each = || copies.chunk_by(|one, next| one.tag == next.tag);
+        let tags = || each().map(|copies| copies[0].tag);
+        if direction == CopyDirection::In && self.store_steps(steps.clone(), tags())? {
+            return Ok(Posted::Yes);
+        }
         self.locations.clear();
         for TaggedCopy { copy: Copy { memory, len, .. }, .. } in copies {
             let location = self.find(*memory, *len)?;
@@ -299,10 +306,7 @@ impl CopyPort for DeviceStager {
             }
             self.locations.push(location);
         }
-        let steps =
-            copies.iter().map(|tagged| OrderedStep::Copy { copy: tagged.copy, is_ordered: false });
-        let each = copies.chunk_by(|one, next| one.tag == next.tag);
-        let started = self.start_batch(direction, steps, each.map(|copies| copies[0].tag));
+        let started = self.start_batch(direction, steps, tags());
         // Not held any longer: the release of a range ends its CPU mapping.
         self.locations.clear();
         started
@@ -322,7 +326,6 @@ impl CopyPort for DeviceStager {
         if self.capacity(CopyDirection::In) == 0 {
             return Ok(Some(Posted::Again));
         }
-        self.locations.clear();
         let started = self.start_ordered(steps, tag);
         self.locations.clear();
         self.deferred.clear();

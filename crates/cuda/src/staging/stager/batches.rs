@@ -5,7 +5,10 @@
 //! the same word, the second starts when the first has ended, since a kernel may change the word in
 //! between. A batch that adds to a word is refused if its own copies change that word before: the
 //! old value is read before the batch starts.
+//!
+//! The CPU executes short steps on mapped memory, unless they would overtake a batch in flight.
 
+use std::iter;
 use std::ptr;
 use std::sync::Arc;
 
@@ -18,10 +21,14 @@ use crate::memory::pointer::Kind;
 use crate::memory::range::fits;
 use crate::staging::in_flight::InFlight;
 use crate::staging::same_host::SameHostPeers;
-use crate::words::deferred::{DeferredWrite, WriteOrder};
+use crate::words::deferred::{DeferredWrite, MAX_BYTES, WriteOrder};
 use engine::atomic::Atomic;
 use engine::port::copies::{Copied, Copy, CopyDirection, OrderedStep};
 use engine::port::{PortError, Posted};
+
+/// Maximum steps that the CPU executes, of at most [`MAX_BYTES`] each. A guess, to be measured: at
+/// 0.3 µs for a store through a window, they take less than the 7 µs of a copy by the device.
+const MAX_STORES: usize = 16;
 
 impl DeviceStager {
     pub(super) fn in_flight(&mut self, direction: CopyDirection) -> &mut InFlight {
@@ -73,6 +80,57 @@ impl DeviceStager {
             let why = "the device does not finish copies that come before them";
             refused("storing words", String::from(why))
         })
+    }
+
+    /// Executes steps by the CPU, in order, as a batch that has ended when it is polled. Returns
+    /// false, with nothing done, if the device has to execute them.
+    pub(super) fn store_steps(
+        &mut self,
+        steps: impl Iterator<Item = OrderedStep> + Clone,
+        tags: impl Iterator<Item = u32>,
+    ) -> Result<bool, PortError> {
+        self.sync();
+        self.locations.clear();
+        for (number, step) in steps.clone().enumerate() {
+            let location = self.mapped(&step).filter(|_| number < MAX_STORES);
+            let Some(location) = location else { return Ok(false) };
+            self.locations.push(Some(location));
+        }
+        while self.advance(CopyDirection::In) {}
+        let has_failed = self.contexts.iter().any(|of| of.failed.is_some());
+        if has_failed || self.inward.oldest_number().is_some() {
+            return Ok(false);
+        }
+        for (at, step) in steps.enumerate() {
+            let Some(location) = self.locations[at].take() else { continue };
+            match step {
+                OrderedStep::Apply { ref atomic, .. } => _ = self.apply_at(&location, atomic)?,
+                OrderedStep::Copy { copy: Copy { memory, bounce, len, .. }, .. } => {
+                    let mut bytes = [0; MAX_BYTES];
+                    // SAFETY: bytes of bounce memory, as was checked, and by `mapped` MAX_BYTES at
+                    // most. No copy in flight changes ours; a peer's stays mapped and may change.
+                    unsafe {
+                        ptr::copy_nonoverlapping(bounce as *const u8, bytes.as_mut_ptr(), len);
+                    }
+                    self.invalidate(memory, len);
+                    self.store_at(&location, &bytes[..len])?;
+                    self.by_cpu += len as u64;
+                }
+            }
+        }
+        self.inward.push(tags, iter::empty(), None);
+        Ok(true)
+    }
+
+    /// Returns the location of a step's memory if the CPU can execute it.
+    fn mapped(&self, step: &OrderedStep) -> Option<Location> {
+        let (memory, len) = match *step {
+            OrderedStep::Copy { copy, .. } => (copy.memory, copy.len),
+            OrderedStep::Apply { addr, .. } => (addr, len_of(step)),
+        };
+        let at = self.registered(memory, len).filter(|_| len <= MAX_BYTES)?;
+        let is_whole = matches!(step, OrderedStep::Copy { .. }) || at.addr % len == 0;
+        (at.range.is_mapped() && is_whole).then_some(at)
     }
 
     /// Starts a batch, whose memory is in `locations` and whose words are in `deferred`, unless it
@@ -155,6 +213,10 @@ impl DeviceStager {
         steps: &[OrderedStep],
         tag: u32,
     ) -> Result<Option<Posted>, PortError> {
+        if self.store_steps(steps.iter().copied(), iter::once(tag))? {
+            return Ok(Some(Posted::Yes));
+        }
+        self.locations.clear();
         let Some(context) = self.locate_steps(steps)? else { return Ok(None) };
         if self.deferred.iter().any(|word| self.inward.has_word_in(word.addr, word.end())) {
             return Ok(Some(Posted::Again));
@@ -165,7 +227,7 @@ impl DeviceStager {
                 self.invalidate(memory, len_of(step));
             }
         }
-        self.start_batch(CopyDirection::In, steps.iter().copied(), std::iter::once(tag)).map(Some)
+        self.start_batch(CopyDirection::In, steps.iter().copied(), iter::once(tag)).map(Some)
     }
 
     /// Fills `locations` with the memory of steps, and `deferred` with their words. Returns their
