@@ -148,33 +148,3 @@ calls! {
     fn fi_sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize
         = (*ep).msg, sendmsg(ep, message, flags);
 }
-
-/// The provider's text for an error completion; null when the provider has none.
-#[inline]
-pub unsafe fn fi_cq_strerror(
-    cq: *mut fid_cq,
-    prov_errno: c_int,
-    err_data: *const c_void,
-    buf: *mut c_char,
-    len: usize,
-) -> *const c_char {
-    // SAFETY: as for all calls here.
-    unsafe {
-        match (*(*cq).ops).strerror {
-            Some(operation) => operation(cq, prov_errno, err_data, buf, len),
-            None => std::ptr::null(),
-        }
-    }
-}
-
-#[inline]
-pub unsafe fn fi_mr_desc(mr: *const fid_mr) -> *mut c_void {
-    // SAFETY: as for all calls here.
-    unsafe { (*mr).mem_desc }
-}
-
-#[inline]
-pub unsafe fn fi_mr_key(mr: *const fid_mr) -> u64 {
-    // SAFETY: as for all calls here.
-    unsafe { (*mr).key }
-}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use libfabric_sys::{
     FI_HMEM_CUDA, FI_KEY_NOTAVAIL, FI_MR_DMABUF, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
-    FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_dmabuf, fi_mr_enable,
-    fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf,
+    FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_dmabuf, fi_mr_enable, fi_mr_regattr,
+    fid_mr, iovec, mr_attr_set_dmabuf,
 };
 
 use crate::error::{check, refused};
@@ -144,7 +144,7 @@ impl Region {
         };
         let bound = bound_to.map_or(Ok(()), bind);
         // SAFETY: open, and enabled if that is necessary.
-        let (key, desc) = unsafe { (fi_mr_key(raw), Desc(fi_mr_desc(raw) as usize)) };
+        let (key, desc) = unsafe { ((*raw).key, Desc((*raw).mem_desc as usize)) };
         drop(gate);
         bound?;
         if rights == Rights::ReadAndWrite && key == FI_KEY_NOTAVAIL {

@@ -236,7 +236,7 @@ impl Raw {
                 check(library, "fi_mr_enable", fi::fi_mr_enable(region.0) as isize)?;
             }
             let needs_desc = mr_mode & fi::FI_MR_LOCAL != 0;
-            let desc = if needs_desc { fi::fi_mr_desc(region.0) as usize } else { 0 };
+            let desc = if needs_desc { (*region.0).mem_desc as usize } else { 0 };
             let by_address = mr_mode & fi::FI_MR_VIRT_ADDR != 0;
             Ok(Self {
                 region,
@@ -266,7 +266,7 @@ impl Raw {
         // SAFETY: endpoint and region are open; the buffer has the length given.
         let (code, key) = unsafe {
             let code = fi::fi_getname(self.endpoint.0, address.as_mut_ptr().cast(), &mut len);
-            (code, fi::fi_mr_key(self.region.0))
+            (code, (*self.region.0).key)
         };
         check(self.library, "fi_getname", code as isize)?;
         head.copy_from_slice(&[key.to_le_bytes(), self.base.to_le_bytes()].concat());

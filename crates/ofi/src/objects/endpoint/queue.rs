@@ -9,7 +9,7 @@ use std::ptr;
 
 use libfabric_sys::{
     FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_WAIT_FD, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fi_getwait, fi_trywait, fid_cq,
+    fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_getwait, fi_trywait, fid_cq,
 };
 
 use crate::error::{check, port_error, refused};
@@ -108,7 +108,10 @@ impl Endpoint {
         let mut buffer = [0 as c_char; 256];
         let (number, data, room) = (entry.prov_errno, entry.err_data, buffer.as_mut_ptr());
         // SAFETY: open; err_data comes from the entry just read; the buffer has the size given.
-        let detail = unsafe { fi_cq_strerror(queue, number, data, room, buffer.len()) };
+        let detail = unsafe {
+            let describe = (*(*queue).ops).strerror;
+            describe.map_or(ptr::null(), |text| text(queue, number, data, room, buffer.len()))
+        };
         if !detail.is_null() {
             // SAFETY: a non-null string, valid until the queue is used again.
             let detail = unsafe { CStr::from_ptr(detail) }.to_string_lossy();
