@@ -77,9 +77,14 @@ pub struct Library {
     path: String,
     version: Version,
     getinfo: GetInfo,
-    freeinfo: unsafe extern "C" fn(*mut fi_info),
-    dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
-    fabric: OpenFabric,
+    /// Frees a list from [`Self::getinfo`] or an entry from `dupinfo`: null, or given out by this
+    /// library and not freed.
+    pub freeinfo: unsafe extern "C" fn(*mut fi_info),
+    /// Copies an entry given out by this library and not freed; null gives an empty one. Null when
+    /// there is no memory.
+    pub dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    /// Opens a fabric, `fi_fabric(3)`, with the attributes of a live entry of [`Self::getinfo`].
+    pub fabric: OpenFabric,
     open: Option<OpenObject>,
     strerror: unsafe extern "C" fn(c_int) -> *const c_char,
     tostr_r: ToString,
@@ -179,38 +184,6 @@ impl Library {
     ) -> c_int {
         // SAFETY: the caller's promise.
         unsafe { (self.getinfo)(self.api_version().packed(), node, service, flags, hints, list) }
-    }
-
-    /// Frees a list from [`Self::getinfo`] or an entry from [`Self::dupinfo`].
-    ///
-    /// # Safety
-    /// `info` is null or was given out by this library and not freed.
-    pub unsafe fn freeinfo(&self, info: *mut fi_info) {
-        // SAFETY: the caller's promise.
-        unsafe { (self.freeinfo)(info) }
-    }
-
-    /// Copies an entry; null gives an empty one. Null when there is no memory.
-    ///
-    /// # Safety
-    /// `info` is null or was given out by this library and not freed.
-    pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
-        // SAFETY: the caller's promise.
-        unsafe { (self.dupinfo)(info) }
-    }
-
-    /// Opens a fabric, `fi_fabric(3)`.
-    ///
-    /// # Safety
-    /// `attr` comes from a live entry of [`Self::getinfo`]; `fabric` is valid for a write.
-    pub unsafe fn fabric(
-        &self,
-        attr: *mut fi_fabric_attr,
-        fabric: *mut *mut fid_fabric,
-        context: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { (self.fabric)(attr, fabric, context) }
     }
 
     /// Opens an object of libfabric itself by its name, `fi_open(3)`, without attributes.

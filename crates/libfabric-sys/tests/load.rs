@@ -44,8 +44,8 @@ fn process_has_one_library() {
 
     // SAFETY: null is allowed; what is made of it is freed once.
     unsafe {
-        let hints = library.dupinfo(std::ptr::null());
+        let hints = (library.dupinfo)(std::ptr::null());
         assert!(!hints.is_null());
-        library.freeinfo(hints);
+        (library.freeinfo)(hints);
     }
 }

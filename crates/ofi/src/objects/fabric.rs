@@ -24,7 +24,7 @@ impl Fabrics {
         // SAFETY: the attributes belong to a live info; domains and queues hold their fabric.
         let fabric = Arc::new(unsafe {
             Object::open(("fabric", "fi_fabric"), info.library, &Gate(None), |fabric| {
-                info.library.fabric(info.raw().fabric_attr, fabric, ptr::null_mut())
+                (info.library.fabric)(info.raw().fabric_attr, fabric, ptr::null_mut())
             })
         }?);
         self.0.push((name, Arc::clone(&fabric)));

@@ -35,7 +35,7 @@ impl Info {
     pub(crate) unsafe fn copy(library: &'static Library, entry: *const fi_info) -> Option<Self> {
         // SAFETY: the caller's promise. The accessors rely on the structures checked here.
         unsafe {
-            let info = Self { library, raw: NonNull::new(library.dupinfo(entry))? };
+            let info = Self { library, raw: NonNull::new((library.dupinfo)(entry))? };
             let raw = info.raw.as_ref();
             let complete = !raw.tx_attr.is_null()
                 && !raw.rx_attr.is_null()
@@ -67,7 +67,7 @@ impl Info {
             }
         }
         // SAFETY: from getinfo, freed once; the copies share nothing with it.
-        unsafe { library.freeinfo(list) };
+        unsafe { (library.freeinfo)(list) };
         Ok(infos)
     }
 
@@ -234,7 +234,7 @@ impl Info {
 impl Drop for Info {
     fn drop(&mut self) {
         // SAFETY: from dupinfo of the same library, freed once.
-        unsafe { self.library.freeinfo(self.raw.as_ptr()) };
+        unsafe { (self.library.freeinfo)(self.raw.as_ptr()) };
     }
 }
 

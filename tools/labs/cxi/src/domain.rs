@@ -24,7 +24,7 @@ pub(crate) unsafe fn open_fabric(
     // SAFETY: by contract. The state is that of no domain: the table's functions do not look at it.
     unsafe {
         let code =
-            with_real_fabric(attr, |real| Persona::get().library.fabric(real, fabric, context));
+            with_real_fabric(attr, |real| (Persona::get().library.fabric)(real, fabric, context));
         if code == 0 {
             let nobody = State::new(String::new(), false, false, false, false);
             Hook::<fi_ops_fabric>::put(&mut (**fabric).ops, nobody, |table| {

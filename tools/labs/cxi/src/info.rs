@@ -72,7 +72,7 @@ unsafe fn real(hints: &fi_info, nic: u8) -> Result<*mut fi_info, c_int> {
     let address = CString::new(format!("127.0.0.{}", nic + 1)).unwrap_or_default();
     // SAFETY: copies of infos of this library, which are freed here; the answer is one.
     unsafe {
-        let asked = library.dupinfo(hints);
+        let asked = (library.dupinfo)(hints);
         if asked.is_null() {
             return Err(FI_ENOMEM as c_int);
         }
@@ -83,7 +83,7 @@ unsafe fn real(hints: &fi_info, nic: u8) -> Result<*mut fi_info, c_int> {
         (*(*asked).domain_attr).mr_mode &= !FI_MR_HMEM;
         let (mut found, flags) = (ptr::null_mut(), FI_SOURCE | FI_NUMERICHOST);
         let code = library.getinfo(address.as_ptr(), ptr::null(), flags, asked, &mut found);
-        library.freeinfo(asked);
+        (library.freeinfo)(asked);
         if code != 0 {
             return Err(-code);
         }
@@ -91,8 +91,8 @@ unsafe fn real(hints: &fi_info, nic: u8) -> Result<*mut fi_info, c_int> {
         while !entry.is_null() && !named((*(*entry).fabric_attr).prov_name, CARRIER) {
             entry = (*entry).next;
         }
-        let copy = if entry.is_null() { ptr::null_mut() } else { library.dupinfo(entry) };
-        library.freeinfo(found);
+        let copy = if entry.is_null() { ptr::null_mut() } else { (library.dupinfo)(entry) };
+        (library.freeinfo)(found);
         if copy.is_null() { Err(FI_ENODATA as c_int) } else { Ok(copy) }
     }
 }
@@ -144,7 +144,7 @@ impl Real {
     pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
         // SAFETY: by contract.
         unsafe {
-            let copy = Persona::get().library.dupinfo(info);
+            let copy = (Persona::get().library.dupinfo)(info);
             if copy.is_null() {
                 return None;
             }
@@ -167,7 +167,7 @@ impl Real {
 impl Drop for Real {
     fn drop(&mut self) {
         // SAFETY: a copy of the library's, freed once.
-        unsafe { Persona::get().library.freeinfo(self.0) };
+        unsafe { (Persona::get().library.freeinfo)(self.0) };
     }
 }
 

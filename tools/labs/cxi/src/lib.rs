@@ -119,7 +119,7 @@ pub unsafe extern "C" fn fi_getinfo(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fi_freeinfo(info: *mut fi_info) {
     // SAFETY: all infos are the real library's.
-    unsafe { Persona::get().library.freeinfo(info) }
+    unsafe { (Persona::get().library.freeinfo)(info) }
 }
 
 /// Copies an entry.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn fi_freeinfo(info: *mut fi_info) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fi_dupinfo(info: *const fi_info) -> *mut fi_info {
     // SAFETY: all infos are the real library's.
-    unsafe { Persona::get().library.dupinfo(info) }
+    unsafe { (Persona::get().library.dupinfo)(info) }
 }
 
 /// Opens the fabric.

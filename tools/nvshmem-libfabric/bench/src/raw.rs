@@ -67,7 +67,7 @@ struct Info {
 impl Drop for Info {
     fn drop(&mut self) {
         // SAFETY: from the same library, freed once.
-        unsafe { self.library.freeinfo(self.raw.as_ptr()) };
+        unsafe { (self.library.freeinfo)(self.raw.as_ptr()) };
     }
 }
 
@@ -89,7 +89,8 @@ impl Info {
             false => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
         };
         // SAFETY: null is allowed.
-        let hints = NonNull::new(unsafe { library.dupinfo(ptr::null()) }).ok_or("out of memory")?;
+        let hints =
+            NonNull::new(unsafe { (library.dupinfo)(ptr::null()) }).ok_or("out of memory")?;
         let hints = Self { library, raw: hints };
         let info = hints.raw.as_ptr();
         let mut last = format!("no answer from {}", options.provider).into();
@@ -124,8 +125,8 @@ impl Info {
                     let found = (*entry.as_ref().fabric_attr).prov_name;
                     !found.is_null() && CStr::from_ptr(found) == name.as_c_str()
                 });
-                let copy = named.and_then(|entry| NonNull::new(library.dupinfo(entry.as_ptr())));
-                library.freeinfo(list);
+                let copy = named.and_then(|entry| NonNull::new((library.dupinfo)(entry.as_ptr())));
+                (library.freeinfo)(list);
                 if let Some(raw) = copy {
                     return Ok(Self { library, raw });
                 }
@@ -197,7 +198,7 @@ impl Raw {
         // memory.
         unsafe {
             let fabric = Object::open(library, "fi_fabric", |fabric| {
-                library.fabric((*raw).fabric_attr, fabric, nothing)
+                (library.fabric)((*raw).fabric_attr, fabric, nothing)
             })?;
             let domain = Object::open(library, "fi_domain", |domain| {
                 fi::fi_domain(fabric.0, raw, domain, nothing)
