@@ -18,19 +18,11 @@ impl Version {
     pub const fn packed(self) -> u32 {
         self.0
     }
-
-    pub const fn major(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
-    pub const fn minor(self) -> u16 {
-        self.0 as u16
-    }
 }
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major(), self.minor())
+        write!(f, "{}.{}", self.0 >> 16, self.0 as u16)
     }
 }
 

@@ -130,7 +130,8 @@ fn end(fd: RawFd, name_of: NameOf) -> Option<SocketEnd> {
     socket_address(bytes.get(..len as usize)?)
 }
 
-fn socket_address(bytes: &[u8]) -> Option<SocketEnd> {
+/// Returns address and port of a socket address of the Internet.
+pub(crate) fn socket_address(bytes: &[u8]) -> Option<SocketEnd> {
     let (family, rest) = bytes.split_first_chunk()?;
     let (port, rest) = rest.split_first_chunk()?;
     let port = u16::from_be_bytes(*port);

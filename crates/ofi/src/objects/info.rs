@@ -1,8 +1,9 @@
 //! An entry of `fi_getinfo`: an endpoint that could be opened.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ptr::{self, NonNull};
+use std::slice;
 
 use libfabric_sys::{
     FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_THREAD_SAFE,
@@ -11,6 +12,7 @@ use libfabric_sys::{
 };
 
 use crate::error::check;
+use crate::fork::socket_address;
 use engine::port::PortError;
 
 /// An owned copy of one `fi_info`, unchanged once it is shared.
@@ -246,21 +248,16 @@ pub(crate) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<I
     if address.is_null() || len < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: within `len`; unaligned reads, since the source is a byte buffer.
+    // SAFETY: within `len`; an unaligned read, since the source is a byte buffer.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
-    match i32::from(family) {
-        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: within `len`.
-            let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))))
-        }
-        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: within `len`.
-            let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
-        }
-        _ => None,
-    }
+    let size = match i32::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    // SAFETY: within `len`.
+    let bytes = (len >= size).then(|| unsafe { slice::from_raw_parts(address.cast(), size) })?;
+    socket_address(bytes).map(|(ip, _)| ip)
 }
 
 #[cfg(test)]
