@@ -16,14 +16,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 
 use log::warn;
 
 use crate::logging;
 use engine::ids::Pe;
 use ofi::SOCKET_PREFIX;
-use ofi::posix_signals::Blocked;
+use ofi::posix_signals::spawn;
 
 /// A peer's process (`pidfd_open`), unless this PID namespace hides it, and what failed.
 pub(super) type Met = (Option<OwnedFd>, Result<(), String>);
@@ -50,11 +49,8 @@ impl Meeting {
     /// Listens for the PEs of this host, of which there are `here`.
     pub(super) fn new(name: u64, here: u32, in_files: bool) -> Self {
         let (closing, closed) = channel();
-        let closer = thread::Builder::new().name(String::from("nvshmem-close"));
-        let blocked = Blocked::here();
         // Without the thread nobody receives, and what is sent is closed at once.
-        let _ = closer.spawn(move || closed.into_iter().for_each(drop));
-        drop(blocked);
+        let _ = spawn("nvshmem-close", move || closed.into_iter().for_each(drop));
         let file = in_files.then(|| in_files_at(name));
         let abstract_name = SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{name:016x}"));
         let bind = |path: &String| {
@@ -239,6 +235,7 @@ fn transfer(socket: RawFd, from: &mut [u8; 4], sent: Option<RawFd>) -> io::Resul
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
