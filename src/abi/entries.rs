@@ -186,7 +186,7 @@ unsafe fn register(
         Origin::default()
     };
     let register = || connected.regions.register(addr, len, access);
-    let handle = memory.with_origin(addr, origin, register)?;
+    let handle = memory.origins.during(addr, origin, register)?;
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
     Ok(())

@@ -82,7 +82,7 @@ impl Connected {
 
     /// Makes NICs' earlier writes to device memory visible to the device. For any thread.
     pub(crate) fn enforce_consistency(&self) -> Result<(), JobError> {
-        Ok(self.consistency.enforce(self.regions.memory().reaches_devices())?)
+        Ok(self.consistency.enforce(self.regions.memory().fabric.reaches_devices())?)
     }
 
     /// Runs `with` on the proxy lane.

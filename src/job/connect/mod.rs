@@ -110,7 +110,7 @@ pub(crate) fn connect(
         warn_of_slowness(discovery, chained);
     }
     if let Some(shares) = shares {
-        connected.regions.memory().share(shares);
+        connected.regions.memory().staging.share(shares);
     }
     Ok(connected)
 }

@@ -21,8 +21,8 @@ use self::origins::{Origin, Origins};
 use crate::logging;
 use crate::settings::Settings;
 use cuda::{
-    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, Shares, StagedRegion, Staging,
-    StagingOptions, WordsOptions,
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, StagedRegion, Staging, StagingOptions,
+    WordsOptions,
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
@@ -57,10 +57,10 @@ pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
 /// Registers memory of any kind, for several threads at once.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory {
-    fabric: OfiMemory,
-    staging: Arc<Staging>,
+    pub(crate) fabric: OfiMemory,
+    pub(crate) staging: Arc<Staging>,
     /// The host's information about addresses that are being registered now.
-    origins: Origins,
+    pub(crate) origins: Origins,
     said_why_staged: Once,
     said_slow: Once,
     speaks: AtomicBool,
@@ -100,10 +100,6 @@ impl ProcessMemory {
         }
     }
 
-    pub(crate) fn share(&self, shares: Shares) {
-        self.staging.share(shares);
-    }
-
     pub(crate) fn speak(&self) {
         self.speaks.store(true, Ordering::Relaxed);
     }
@@ -125,21 +121,8 @@ impl ProcessMemory {
         }
     }
 
-    pub(crate) fn reaches_devices(&self) -> bool {
-        self.fabric.reaches_devices()
-    }
-
     pub(crate) fn uses_devices(&self) -> bool {
         self.driver().is_some()
-    }
-
-    pub(crate) fn with_origin<T>(
-        &self,
-        addr: usize,
-        origin: Origin,
-        register: impl FnOnce() -> T,
-    ) -> T {
-        self.origins.during(addr, origin, register)
     }
 
     /// Returns CUDA's driver, once the process has loaded it.

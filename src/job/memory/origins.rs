@@ -13,10 +13,10 @@ pub(crate) struct Origin {
 /// Origins of the addresses that any threads are registering now. An entry ends with the
 /// registration: later the address may be of other memory.
 #[derive(Debug, Default)]
-pub(super) struct Origins(Mutex<Vec<(usize, Origin)>>);
+pub(crate) struct Origins(Mutex<Vec<(usize, Origin)>>);
 
 impl Origins {
-    pub(super) fn during<T>(&self, addr: usize, origin: Origin, register: impl FnOnce() -> T) -> T {
+    pub(crate) fn during<T>(&self, addr: usize, origin: Origin, register: impl FnOnce() -> T) -> T {
         if origin == Origin::default() {
             return register();
         }
