@@ -81,12 +81,12 @@ impl AtomicOp {
     }
 }
 
-/// Width of the word that an atomic operation changes.
+/// Width of the word that an atomic operation changes. Messages carry the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Width {
-    Two,
-    Four,
-    Eight,
+    Two = 0,
+    Four = 1,
+    Eight = 2,
 }
 
 impl Width {

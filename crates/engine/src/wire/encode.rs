@@ -1,6 +1,6 @@
 //! Encoding of outgoing messages into frames, and their sealing.
 
-use crate::atomic::{Atomic, Width};
+use crate::atomic::Atomic;
 use crate::ids::Pe;
 use crate::port::packet::Packet;
 use crate::wire::message::{
@@ -178,10 +178,5 @@ pub struct SealContext<'a> {
 /// Encodes an operation, the width of its word and whether that is floating point in one byte.
 #[inline(always)]
 pub(crate) fn code_of(atomic: &Atomic) -> u8 {
-    let width = match atomic.width {
-        Width::Two => 0,
-        Width::Four => 1,
-        Width::Eight => 2,
-    };
-    atomic.op as u8 | width << 5 | u8::from(atomic.float) << 7
+    atomic.op as u8 | (atomic.width as u8) << 5 | u8::from(atomic.float) << 7
 }

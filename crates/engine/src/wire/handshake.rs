@@ -42,9 +42,9 @@ const LEN_AT: usize = 8 + NAME_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetupStep {
     /// The PE has opened its rails, or failed to.
-    Open,
+    Open = 0,
     /// The PE has inserted all addresses and proved its rails, or failed to.
-    Ready,
+    Ready = 1,
 }
 
 /// State of one PE after a step.
@@ -101,10 +101,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8] = match self.step {
-            SetupStep::Open => 0,
-            SetupStep::Ready => 1,
-        };
+        bytes[8] = self.step as u8;
         bytes[9] = u8::from(self.failure.is_some());
         bytes[10] = self.rails;
         bytes[11] = self.immediate_data;
@@ -118,11 +115,8 @@ impl Hello {
     }
 
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
-        let step = match bytes[8] {
-            0 => SetupStep::Open,
-            1 => SetupStep::Ready,
-            _ => return None,
-        };
+        let steps = [SetupStep::Open, SetupStep::Ready];
+        let step = steps.into_iter().find(|step| *step as u8 == bytes[8])?;
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
         let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
         let sound = bytes[0..8] == MAGIC

@@ -18,6 +18,7 @@ use aes::{Aes128Dec, Aes128Enc, Block};
 use crate::ids::Pe;
 use crate::port::packet::MAX_MESSAGE;
 use crate::wire::cookie::Cookie;
+use crate::wire::decode::get64;
 use crate::wire::message::{HEAD, Head};
 
 /// End of the bytes that the seal covers.
@@ -162,12 +163,7 @@ fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
 
 #[inline(always)]
 fn pair(bytes: &[u8], offset: usize) -> (u64, u64) {
-    let word = |offset: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[offset..offset + 8]);
-        u64::from_le_bytes(word)
-    };
-    (word(offset), word(offset + 8))
+    (get64(bytes, offset), get64(bytes, offset + 8))
 }
 
 debug_by_name!(Receiver, Seal);
