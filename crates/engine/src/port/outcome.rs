@@ -46,12 +46,3 @@ pub struct PortError {
     /// The fabric's text for the code, and the provider's own where it gives one.
     pub text: String,
 }
-
-/// `ENOMEM`.
-const NO_MEMORY: i32 = 12;
-
-impl PortError {
-    pub fn is_out_of_memory(&self) -> bool {
-        self.code == NO_MEMORY
-    }
-}

@@ -10,9 +10,12 @@ use crate::regions::{
 };
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
+/// `ENOMEM`.
+const NO_MEMORY: i32 = 12;
+
 #[cold]
 fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) -> EngineError {
-    let (why, no_memory) = (format!("{what}{error}"), error.is_out_of_memory());
+    let (why, no_memory) = (format!("{what}{error}"), error.code == NO_MEMORY);
     EngineError::Register { addr, len, why, no_memory }
 }
 
