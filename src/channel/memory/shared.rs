@@ -321,25 +321,19 @@ impl std::fmt::Display for Fault {
             c::NLF_OP_QUIET => "quiet",
             _ => "operation",
         };
+        let at = format!("{op} on ring {ring}, PE {pe}");
         match code {
             c::NLF_ERROR_PE => write!(f, "{op} on ring {ring}: there is no PE {pe}"),
             c::NLF_ERROR_ADDRESS => write!(
                 f,
-                "{op} on ring {ring}, PE {pe}: {bytes} bytes at {addr:#x} are not all in registered \
-                 memory of the kind it takes"
+                "{at}: {bytes} bytes at {addr:#x} are not all in registered memory of the kind it \
+                 takes"
             ),
-            c::NLF_ERROR_LENGTH => {
-                write!(f, "{op} on ring {ring}, PE {pe}: {bytes} bytes are too many")
-            }
+            c::NLF_ERROR_LENGTH => write!(f, "{at}: {bytes} bytes are too many"),
             c::NLF_ERROR_ALIGNMENT => {
-                write!(
-                    f,
-                    "{op} on ring {ring}, PE {pe}: a word of {bytes} bytes at {addr:#x} is not aligned"
-                )
+                write!(f, "{at}: a word of {bytes} bytes at {addr:#x} is not aligned")
             }
-            c::NLF_ERROR_KIND => {
-                write!(f, "{op} on ring {ring}, PE {pe}: no such kind, or not of {bytes} bytes")
-            }
+            c::NLF_ERROR_KIND => write!(f, "{at}: no such kind, or not of {bytes} bytes"),
             c::NLF_ERROR_DESCRIPTOR => write!(
                 f,
                 "ring {ring} had something that is no descriptor: was its memory overwritten, or are the \
@@ -352,7 +346,7 @@ impl std::fmt::Display for Fault {
             c::NLF_ERROR_VERSION => {
                 write!(f, "the kernels are built with another version of the header")
             }
-            code => write!(f, "{op} on ring {ring}, PE {pe}: error {code}"),
+            code => write!(f, "{at}: error {code}"),
         }
     }
 }
