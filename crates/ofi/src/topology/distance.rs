@@ -24,11 +24,6 @@ pub enum Distance {
     Sys,
 }
 
-impl Distance {
-    /// Every distance, the nearest first.
-    pub const ALL: [Self; 6] = [Self::Loc, Self::Pix, Self::Pxb, Self::Phb, Self::Node, Self::Sys];
-}
-
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_uppercase())
@@ -92,12 +87,6 @@ impl Topology {
     /// [`Distance::Phb`] says nothing about switches.
     pub fn shows_bridges(&self, device: PciAddress) -> bool {
         self.path(device).is_some_and(|path| path.bridges.len() > 2)
-    }
-
-    /// Returns the NUMA node of a device, or of its physical function, if sysfs shows one.
-    pub fn numa_node(&self, device: PciAddress) -> Option<u32> {
-        let own = self.path(device)?.numa_node;
-        own.or_else(|| self.path(self.physical(device)?)?.numa_node)
     }
 
     fn physical(&self, device: PciAddress) -> Option<PciAddress> {
