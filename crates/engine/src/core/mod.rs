@@ -232,12 +232,7 @@ impl<P: Port> Core<P> {
             None if self.needs_desc => {
                 // A region that ends too early is a likelier mistake than an unregistered buffer.
                 let fault = match self.regions.lookup(addr, request.len).cut {
-                    Some(region) => HandleError::Outside {
-                        addr: addr as u64,
-                        len: request.len as u64,
-                        base: region.base as u64,
-                        region: region.len as u64,
-                    },
+                    Some(region) => region.outside(addr as u64, request.len),
                     None => HandleError::Unregistered,
                 };
                 Err(request.refuse("local", fault))

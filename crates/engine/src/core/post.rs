@@ -138,11 +138,8 @@ impl<P: Port> Core<P> {
                 rail.counters.bulk_bytes += transfer.len as u64;
             }
         }
-        let posted = match posted {
-            Ok(Some(posted)) => Ok(posted),
-            Ok(None) => port.post(path.rail, path.to, wr_id, operation),
-            Err(error) => Err(error),
-        };
+        let posted = posted.transpose();
+        let posted = posted.unwrap_or_else(|| port.post(path.rail, path.to, wr_id, operation));
         // Tells the watchdog whether the peer waits for the fabric or for other peers.
         peer.is_refused = !matches!(posted, Ok(Posted::Yes));
         match posted {

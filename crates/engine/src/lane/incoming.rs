@@ -257,16 +257,12 @@ impl<P: Port> Lane<P> {
     }
 
     fn end_message(&mut self, pe: Pe, seq: Seq, message: &Message<'_>) {
-        match self.apply(pe, seq, message) {
-            Ok(()) => {
-                self.staging.track_unflushed(pe, seq);
-                self.core.message_executed(pe, seq);
-            }
-            Err(why) => {
-                // A deferred write of the refused message must not be attributed to the next one.
-                self.staging.track_unflushed(pe, seq);
-                self.core.refuse(pe, seq, why);
-            }
+        let applied = self.apply(pe, seq, message);
+        // A deferred write of a refused message must not be attributed to the next one either.
+        self.staging.track_unflushed(pe, seq);
+        match applied {
+            Ok(()) => self.core.message_executed(pe, seq),
+            Err(why) => self.core.refuse(pe, seq, why),
         }
     }
 

@@ -62,6 +62,12 @@ impl Region {
         Range { base: self.base, len: self.len }.has(addr, len)
     }
 
+    /// Returns the fault of `len` bytes that are not all in the region.
+    pub(crate) fn outside(&self, addr: u64, len: usize) -> HandleError {
+        let (base, region) = (self.base as u64, self.len as u64);
+        HandleError::Outside { addr, len: len as u64, base, region }
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.index | (self.stamp as u32) << INDEX_BITS
     }
@@ -338,12 +344,7 @@ impl LaneRegions {
         };
         let offset = usize::try_from(named.offset).unwrap_or(usize::MAX);
         if offset > region.len || len > region.len - offset {
-            return Err(HandleError::Outside {
-                addr: (region.base as u64).wrapping_add(named.offset),
-                len: len as u64,
-                base: region.base as u64,
-                region: region.len as u64,
-            });
+            return Err(region.outside((region.base as u64).wrapping_add(named.offset), len));
         }
         let addr = region.base + offset;
         Ok(Location { addr, reach: self.reach_inside(region, addr, len) })

@@ -264,16 +264,12 @@ impl<P: Port> Lane<P> {
         // The item's own count keeps the group from ending before it is submitted.
         self.core.groups.begin(group);
         self.core.groups.set_continuation(group, Continuation::Handover(handed));
-        let failed = match kind {
-            HandoverKind::Transfer(transfer) => {
-                let (op, handle) = *transfer;
-                self.submit(pe, Op { completion: group, ..op }, &handle).err()
-            }
-            HandoverKind::Quiet => {
-                self.mark_quiet(pe, group);
-                None
-            }
-            HandoverKind::Fence => None,
+        let failed = if let HandoverKind::Transfer(transfer) = kind {
+            let (op, handle) = *transfer;
+            self.submit(pe, Op { completion: group, ..op }, &handle).err()
+        } else {
+            self.mark_quiet(pe, group);
+            None
         };
         if let (Some(failed), true) = (failed, self.core.peers.get(pe).error.is_none()) {
             // Refused with nothing in flight: the error is this item's alone.
