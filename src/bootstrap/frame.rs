@@ -145,7 +145,8 @@ impl Deadline {
 
     /// The timeout of the next blocking call: the time left, up to a bound.
     fn next(&self) -> io::Result<Duration> {
-        self.left().map(|left| left.min(STEP / 2)).ok_or_else(timed_out)
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+        self.left().map(|left| left.min(STEP / 2)).ok_or_else(late)
     }
 
     /// Accounts for a blocking call that may have taken `call` by itself.
@@ -160,10 +161,6 @@ impl Deadline {
     fn wait(&self) -> MutexGuard<'_, Wait> {
         self.wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn timed_out() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
 pub trait FrameSource: Read {

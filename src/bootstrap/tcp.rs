@@ -422,10 +422,7 @@ fn connect(
                     return Err(refused);
                 }
             }
-            Err(BootstrapError::Address { text, why }) => {
-                if !text.contains(':') {
-                    return Err(BootstrapError::Address { text, why });
-                }
+            Err(BootstrapError::Address { text, why }) if text.contains(':') => {
                 last = io::Error::other(why);
             }
             Err(other) => return Err(other),

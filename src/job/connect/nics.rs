@@ -44,9 +44,8 @@ pub(crate) fn rails(
     let (on_loopback, apart) = networks(&seats, [machine, network]);
     let near = Neighbours { here: gpus.len() as u32, on_loopback, apart };
 
-    let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
-    let nics: Vec<Option<PciAddress>> =
-        devices.iter().map(|device| device.pci_path.as_ref().and_then(place)).collect();
+    let place = |nic: &Nic| PciAddress::of_path(nic.pci_path.as_deref()?);
+    let nics: Vec<Option<PciAddress>> = devices.iter().map(place).collect();
     let plan = plan(&Topology::system(), settings, &nics, (place_here, &gpus), picked);
     let name = |nic: usize| devices.get(nic).map_or("?", |device| device.name.as_str());
     if nics.iter().any(Option::is_some) {

@@ -193,9 +193,7 @@ impl Messaging for OfiPort {
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
-        let Some(port_rail) = self.rails.get_mut(rail.index()) else {
-            return Err(no_such_rail(rail));
-        };
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, gate, messages, .. } = port_rail;
         // SAFETY: the tail is the local side of a put, whose caller keeps it valid until the put
         // ends.
