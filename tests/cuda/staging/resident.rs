@@ -12,7 +12,7 @@ cases! {
         words_follow_short_bytes, long_batch_waits_for_kernel, idle_kernel_is_launched_again,
         full_device_leaves_streams, full_device_leaves_words, silent_kernel_is_an_error,
         refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
-        full_ring_leaves_streams;
+        full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams;
     Fake: turns_leave_no_kernel;
     Fake ("FAKE_CUDA_HOST_WRITES" = "0"): turns_leave_no_kernel;
 }
@@ -20,10 +20,12 @@ cases! {
 const ORDERS: u32 = 9;
 const LAUNCHES: u32 = 15;
 const KERNELS: u32 = 12;
+const BEGUN: u32 = 14;
 
 const RUNS: u32 = 0;
 const FINDS_NO_ROOM: u32 = 1;
 const SAYS_NOTHING: u32 = 2;
+const STOPS: u32 = 3;
 
 fn becomes(bed: &Bed, how: u32) {
     call!(bed.raw, fake_cuda_resident(0 => c_int, how => u32));
@@ -205,6 +207,55 @@ fn full_device_leaves_streams(bed: &Bed) {
         until(|| (bed.count(LAUNCHES) > launches).then_some(()));
         idle(bed);
         assert_eq!(orders(bed, || stage.carries(heap, &pattern(96, 1))), 2);
+    }
+}
+
+/// A stream still has the orders of a revoked launch when the device has room again.
+fn kernel_overtakes_no_stream(bed: &Bed) {
+    let (mut stage, _region, heap) = impatient(bed);
+    idle(bed);
+    bed.write(heap, &[0; 64]);
+    becomes(bed, FINDS_NO_ROOM);
+    bed.slow(200_000_000);
+    let (begun, launches) = (bed.count(BEGUN), bed.count(LAUNCHES));
+    fill(stage.bounce(IN, 0), &[7; 64]);
+    stage.start(IN, heap, 0, 64, 1);
+    until(|| {
+        assert!(stage.port.poll().is_none());
+        (bed.count(BEGUN) > begun).then_some(())
+    });
+    becomes(bed, RUNS);
+    until(|| (bed.count(LAUNCHES) > launches).then_some(()));
+    idle(bed);
+    let next = Copy { direction: IN, memory: heap + 64, bounce: stage.bounce(IN, 1), len: 64 };
+    let mut given = stage.give(next, 2);
+    stage.ends(1);
+    assert_eq!(stage.word(heap), 0x0707_0707_0707_0707);
+    bed.slow(0);
+    until(|| {
+        given = if given == Ok(Posted::Again) { stage.give(next, 2) } else { given.clone() };
+        (given != Ok(Posted::Again)).then_some(())
+    });
+    stage.ends(2);
+}
+
+/// What was submitted before is done all the same, and only once.
+fn refused_relaunch_leaves_streams(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    for round in 1..=3 {
+        idle(bed);
+        bed.write(heap, &[0; 64]);
+        becomes(bed, STOPS);
+        let launches = bed.count(LAUNCHES);
+        fill(stage.bounce(IN, 0), &[round; 64]);
+        stage.start(IN, heap, 0, 64, 1);
+        until(|| (bed.count(LAUNCHES) > launches).then_some(()));
+        idle(bed);
+        becomes(bed, RUNS);
+        call!(bed.raw, fake_cuda_fail_launch(0 => c_int, 0 => u32, 2 => u32));
+        stage.ends(1);
+        assert_eq!(bed.read(heap, 64), [round; 64]);
+        assert_eq!(orders(bed, || stage.carries(heap, &pattern(64, 1))), 2);
     }
 }
 

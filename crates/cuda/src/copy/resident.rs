@@ -152,9 +152,10 @@ impl ResidentKernel {
     fn ended(&self) -> Option<u32> {
         let ended = self.long_word(ENDED).load(Acquire);
         let (next, first) = ((ended >> 32) as u32, self.first.load(Relaxed));
-        let is_last = ended as u32 == self.launched.load(Relaxed);
-        // A revoked launch tells where it would have begun.
-        is_last.then_some(if has_passed(first, next) { first } else { next })
+        // A launch whose orders streams have got ended before them. They are done before the next.
+        let next = if has_passed(first, next) { first } else { next };
+        let is_over = next == (ended >> 32) as u32 || self.reached(next);
+        (is_over && ended as u32 == self.launched.load(Relaxed)).then_some(next)
     }
 
     #[inline]
@@ -258,7 +259,10 @@ impl ResidentKernel {
     pub(crate) fn attend(&self) -> Result<(), CudaError> {
         let (launched, issued) = (self.launched.load(Relaxed), self.issued.load(Relaxed));
         match self.ended() {
-            Some(next) if next != issued => self.launch(next),
+            Some(next) if next != issued => self.launch(next).or_else(|refused| {
+                log::debug!(target: MEM, "streams do the work of a kernel: {refused}");
+                self.hand_over(next, issued)
+            }),
             Some(_) => self.rescue.is_done().map(drop),
             None if self.word(REVOKED).load(Relaxed) == launched => self.rescue.is_done().map(drop),
             None if self.word(STARTED).load(Acquire) == launched => self.stream.is_done().map(drop),
@@ -278,8 +282,12 @@ impl ResidentKernel {
             return Ok(());
         }
         // The launch before it has ended, and this one executes nothing.
-        let mut number = self.first.load(Relaxed);
         log::debug!(target: MEM, "other kernels fill the device of {}", self.context());
+        self.hand_over(self.first.load(Relaxed), issued)
+    }
+
+    /// Gives a stream the orders from a number, which no launch executes.
+    fn hand_over(&self, mut number: u32, issued: u32) -> Result<(), CudaError> {
         while number != issued {
             let words = [0, 1, 2, 3].map(|word| self.order_word(number, word).load(Relaxed));
             let [to, from, flags, high] = words.map(|word| word & ((1 << LAP_SHIFT) - 1));

@@ -49,8 +49,10 @@ pub(crate) fn run(context: &Context, arguments: Arguments) {
     let Ok(page) = place(arguments.page, 256 + 32 * RING as usize) else {
         return context.break_down(ILLEGAL_ADDRESS);
     };
-    context.device.count(LAUNCHES);
-    run_kernel(context, || execute_all(context, page.alias, &arguments));
+    run_kernel(context, || {
+        context.device.count(LAUNCHES);
+        execute_all(context, page.alias, &arguments);
+    });
 }
 
 fn execute_all(context: &Context, page: usize, arguments: &Arguments) {
@@ -67,7 +69,12 @@ fn execute_all(context: &Context, page: usize, arguments: &Arguments) {
     }
     let start = Instant::now();
     let mut last = start;
-    while word(64).load(SeqCst) != number && last.elapsed() < idle && start.elapsed() < life {
+    let stops = context.device.behaviour.resident.load(Relaxed) == 3;
+    while !stops
+        && word(64).load(SeqCst) != number
+        && last.elapsed() < idle
+        && start.elapsed() < life
+    {
         if context.check().is_err() {
             return;
         }
