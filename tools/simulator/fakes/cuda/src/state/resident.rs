@@ -68,7 +68,7 @@ fn execute_all(context: &Context, page: usize, arguments: &Arguments) {
         thread::sleep(Duration::from_micros(20));
     }
     let start = Instant::now();
-    let mut last = start;
+    let (mut last, mut unfenced) = (start, Vec::new());
     let stops = context.device.behaviour.resident.load(Relaxed) == 3;
     while !stops
         && word(64).load(SeqCst) != number
@@ -84,17 +84,36 @@ fn execute_all(context: &Context, page: usize, arguments: &Arguments) {
             thread::yield_now();
             continue;
         }
-        if execute(order.map(|word| word & 0xff_ffff_ffff_ffff)).is_err() {
+        let (is_after, reports) = (order[2] & 1 << 41 != 0, order[2] & 1 << 42 != 0);
+        if is_after && land(&mut unfenced, false).is_err() {
+            return context.break_down(ILLEGAL_ADDRESS);
+        }
+        unfenced.push(order.map(|word| word & 0xff_ffff_ffff_ffff));
+        if reports && land(&mut unfenced, order[2] & 1 << 43 != 0).is_err() {
             return context.break_down(ILLEGAL_ADDRESS);
         }
         context.device.count(ORDERS);
         next = next.wrapping_add(1);
-        if order[2] & 1 << 42 != 0 {
+        if reports {
             word(0).store(next, SeqCst);
         }
         last = Instant::now();
     }
+    if land(&mut unfenced, true).is_err() {
+        return context.break_down(ILLEGAL_ADDRESS);
+    }
     long(8).store(u64::from(next) << 32 | u64::from(number), SeqCst);
+}
+
+/// What a fence makes visible: to the device, or to the host too. Nothing else tells in which order
+/// it comes: the last first.
+fn land(orders: &mut Vec<[u64; 4]>, on_host: bool) -> Outcome {
+    for at in (0..orders.len()).rev() {
+        if on_host || place(orders[at][0] as usize, 1)?.on_device() {
+            execute(orders.remove(at))?;
+        }
+    }
+    Ok(())
 }
 
 fn execute([to, from, flags, high]: [u64; 4]) -> Outcome {
