@@ -259,9 +259,8 @@ fn rows_of(pieces: &[Piece]) -> usize {
     let pitches = |one: &Piece, next: &Piece| {
         let host = next.host.checked_sub(one.host)?;
         let device = next.device - one.device;
-        let fits = host >= one.len && (one.len..=MAX_PITCH).contains(&device);
-        let fits = fits && next.len == one.len;
-        (fits && next.origin == one.origin).then_some((host, device))
+        let fits = [host, device].iter().all(|pitch| (one.len..=MAX_PITCH).contains(pitch));
+        (fits && (next.len, next.origin) == (one.len, one.origin)).then_some((host, device))
     };
     let Some(wanted) = pitches(first, second) else { return 1 };
     let same = |pair: &&[Piece]| pitches(&pair[0], &pair[1]) == Some(wanted);
@@ -337,11 +336,15 @@ mod tests {
 
     #[test]
     fn rows_are_within_greatest_pitch() {
-        let piece = |number: usize, pitch: usize| {
-            let (device, host, origin) = (number * pitch, number * 64, (1, 1, 0));
+        let piece = |number: usize, (device, host): (usize, usize)| {
+            let (device, host, origin) = (number * device, number * host, (1, 1, 0));
             Piece { device, host, len: 64, origin, rows: true, together: true }
         };
-        let rows = |pitch| rows_of(&[0, 1, 2].map(|number| piece(number, pitch)));
-        assert_eq!([64, 4096, MAX_PITCH, MAX_PITCH + 1].map(rows), [3, 3, 3, 1]);
+        let rows = |pitches| rows_of(&[0, 1, 2].map(|number| piece(number, pitches)));
+        for (pitch, count) in
+            [(0, 1), (63, 1), (64, 3), (4096, 3), (MAX_PITCH, 3), (MAX_PITCH + 1, 1)]
+        {
+            assert_eq!([(pitch, 64), (64, pitch)].map(rows), [count; 2], "{pitch}");
+        }
     }
 }
