@@ -12,7 +12,9 @@ cases! {
         words_follow_short_bytes, long_batch_waits_for_kernel, idle_kernel_is_launched_again,
         full_device_leaves_streams, full_device_leaves_words, silent_kernel_is_an_error,
         refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
-        full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams;
+        full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams,
+        fences_keep_steps_in_order, foreign_memory_is_left_to_streams, stream_gets_all_kinds_of_orders,
+        parts_start_on_both_devices;
     Fake: turns_leave_no_kernel;
     Fake ("FAKE_CUDA_HOST_WRITES" = "0"): turns_leave_no_kernel;
 }
@@ -136,6 +138,41 @@ fn words_follow_short_bytes(bed: &Bed) {
     assert_eq!(done, 100 * 9);
 }
 
+/// What overlaps shows which step was the last.
+fn fences_keep_steps_in_order(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    let bounce = stage.bounce(IN, 0);
+    fill(bounce, &[1; 64]);
+    fill(bounce + 64, &[2; 64]);
+    let copy = |at| {
+        let copy = Copy { direction: IN, memory: heap, bounce: bounce + at, len: 64 };
+        OrderedStep::Copy { copy, is_ordered: at > 0 }
+    };
+    let set = |at, width, operand| {
+        let atomic = atomic(AtomicOp::Set, width, operand);
+        OrderedStep::Apply { addr: heap + at, atomic }
+    };
+    let steps = [copy(0), copy(64), set(8, Width::Eight, 3 << 56), set(12, Width::Four, 4 << 24)];
+    assert_eq!(orders(bed, || stage.run_in_order(&steps)), 4);
+    let mut expected = [2; 64];
+    expected[8..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 4]);
+    assert_eq!(bed.read(heap, 64), expected);
+}
+
+/// A kernel reaches no memory of another context's, but a stream does.
+fn foreign_memory_is_left_to_streams(bed: &Bed) {
+    let (mut stage, _region, _) = patient(bed, stream_only());
+    for memory in [bed.alloc(1 << 16), bed.managed(1 << 16)] {
+        let _region = stage.register(bed, memory, 1 << 16);
+        let done = orders(bed, || {
+            stage.carries(memory, &pattern(64, 1));
+            stage.port.store_flag(memory, 5).expect("a word of it");
+            assert_eq!(stage.word(memory), 5);
+        });
+        assert_eq!(done, 0);
+    }
+}
+
 /// The kernel and a stream are in no order, so of one direction only one of them has copies.
 fn long_batch_waits_for_kernel(bed: &Bed) {
     let (mut stage, _region, heap) = patient(bed, stream_only());
@@ -173,6 +210,24 @@ fn long_batch_waits_for_kernel(bed: &Bed) {
     assert_eq!(done, 0);
 }
 
+/// A part that has to wait for a kernel holds up the one on the other device.
+fn parts_start_on_both_devices(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    let other = bed.vmm(&[(ON_DEVICE, 1)], false);
+    let _other = stage.register(bed, other, GRANULARITY);
+    call!(bed.raw, fake_cuda_resident(1 => c_int, SAYS_NOTHING => u32));
+    stage.start(IN, other, 0, 64, 1);
+    let copies = [(heap, 64), (other, CHUNK)].map(|(memory, len)| {
+        let copy = Copy { direction: IN, memory, bounce: stage.bounce(IN, 1), len };
+        TaggedCopy { copy, tag: 2 }
+    });
+    assert_eq!(stage.port.start_all(&copies), Ok(Posted::Again));
+    call!(bed.raw, fake_cuda_resident(1 => c_int, RUNS => u32));
+    stage.ends(1);
+    assert_eq!(stage.port.start_all(&copies), Ok(Posted::Yes));
+    stage.ends(2);
+}
+
 fn idle_kernel_is_launched_again(bed: &Bed) {
     let (mut stage, _region, heap) = patient(bed, stream_only());
     for round in 0..20 {
@@ -208,6 +263,35 @@ fn full_device_leaves_streams(bed: &Bed) {
         idle(bed);
         assert_eq!(orders(bed, || stage.carries(heap, &pattern(96, 1))), 2);
     }
+}
+
+fn stream_gets_all_kinds_of_orders(bed: &Bed) {
+    let (mut stage, _region, heap) = impatient(bed);
+    idle(bed);
+    becomes(bed, FINDS_NO_ROOM);
+    // Across the border of two allocations.
+    let base = heap + GRANULARITY - 16;
+    let (bytes, others) = (pattern(37, 1), pattern(64, 2));
+    bed.write(base, &others);
+    fill(stage.bounce(IN, 0), &bytes);
+    let copy = Copy { direction: IN, memory: base, bounce: stage.bounce(IN, 0), len: 37 };
+    let set = |at, width| {
+        let atomic = atomic(AtomicOp::Set, width, 0x8877_6655_4433_2211);
+        OrderedStep::Apply { addr: base + at, atomic }
+    };
+    let copy = OrderedStep::Copy { copy, is_ordered: true };
+    let steps = [copy, set(40, Width::Eight), set(48, Width::Four)];
+    let done = orders(bed, || {
+        stage.start(OUT, base, 0, 60, 5);
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+        (0..2).for_each(|_| stage.wait().result.expect("it goes well"));
+    });
+    assert_eq!(done, 0);
+    let mut expected = [&bytes[..], &others[37..]].concat();
+    expected[40..52].copy_from_slice(b"\x11\x22\x33\x44\x55\x66\x77\x88\x11\x22\x33\x44");
+    assert_eq!(bed.read(base, 64), expected);
+    assert!(peek(stage.bounce(OUT, 0), 60) == others[..60]);
+    becomes(bed, RUNS);
 }
 
 /// A stream still has the orders of a revoked launch when the device has room again.

@@ -316,18 +316,18 @@ impl ResidentKernel {
 
 /// Returns the orders of an operation.
 fn orders(op: StreamOp<'_>) -> impl Iterator<Item = Order> + Clone {
-    let (word, mut copy, mut flags) = match op {
-        StreamOp::Store { addr, width, value, .. } => {
+    let (range, word, mut copy, mut flags) = match op {
+        StreamOp::Store { range, addr, width, value } => {
             let flags = STORE | AFTER | u64::from(width.bytes().ilog2()) << UNIT_SHIFT | 1;
             let (from, high) = (value as u32 as usize, (value >> 32) as u32);
-            (Some(Order { to: addr, from, flags, high }), (0, 0, 0), 0)
+            (range, Some(Order { to: addr, from, flags, high }), (0, 0, 0), 0)
         }
         StreamOp::Copy { transfer, is_ordered } => {
-            let Transfer { direction, addr, memory, offset, len, .. } = transfer;
+            let Transfer { direction, range, addr, memory, offset, len } = transfer;
             let (host, after) = (memory.addr() + offset, if is_ordered { AFTER } else { 0 });
             match direction {
-                Direction::ToDevice => (None, (addr, host, len), after),
-                Direction::FromDevice => (None, (host, addr, len), after | TO_HOST),
+                Direction::ToDevice => (range, None, (addr, host, len), after),
+                Direction::FromDevice => (range, None, (host, addr, len), after | TO_HOST),
             }
         }
     };
@@ -336,7 +336,9 @@ fn orders(op: StreamOp<'_>) -> impl Iterator<Item = Order> + Clone {
         if len == 0 {
             return None;
         }
-        let (unit, count) = part_of(to, from, len);
+        // Streams, which may have to execute it, take no copy across allocations.
+        let device = if flags & TO_HOST != 0 { from } else { to };
+        let (unit, count) = part_of(to, from, range.pieces(device, len).next()?.1);
         let part = count << unit;
         copy = (to + part, from + part, len - part);
         let order = Order {
