@@ -4,6 +4,7 @@
 use engine::atomic::Atomic;
 use engine::port::copies::OrderedStep;
 use test_support::random::Random;
+use test_support::seeds::{draw, single};
 
 use crate::prelude::*;
 
@@ -65,7 +66,10 @@ fn run(bed: &Bed, access: Access, words: WordsOptions) {
         };
         Modelled { base, bytes }
     });
-    let mut model = Model { bed, stage, memories: memories.collect(), random: Random::new(1) };
+    let seed = single().unwrap_or_else(draw);
+    println!("NVSHMEM_TEST_SEED={seed} brings it back");
+    let random = Random::new(seed.into());
+    let mut model = Model { bed, stage, memories: memories.collect(), random };
     let mut others = Vec::new();
     for _ in 0..1000 {
         match model.random.below(8) {
