@@ -260,8 +260,7 @@ settings! {
     /// streams. `auto`: the first that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
-    /// Whether a resident kernel copies short staged bytes, where kernels of several contexts run
-    /// at once: under CUDA's multi-process service.
+    /// Under CUDA's multi-process service: whether a resident kernel copies short staged bytes.
     Debug "resident" resident: bool = true, Truth;
 
     /// Whether PEs of one host share bounce buffers, so that only devices copy staged bytes between
