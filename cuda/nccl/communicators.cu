@@ -1,9 +1,9 @@
 // communicators: many communicators in one process, each with GIN and puts with signal by the host.
 //
 // Ranks make one, then more until they have ten, and as many as asked for, and use each: a kernel's
-// put and the host's arrive. A row tells what all of them take in a rank: seconds until their first
-// operations are over, threads, descriptors, and memory. With --alone 1 they are made alone, as
-// NCCL makes them: what is more in the other rows is for GIN and the host's puts.
+// put and the host's arrive. MEASURE lines tell what all of them take in a rank: seconds until
+// their first operations are over, threads, descriptors, and memory. With --alone 1 they are made
+// alone, as NCCL makes them: what is more without is for GIN and the host's puts.
 #include <dirent.h>
 
 #include <chrono>
@@ -129,13 +129,17 @@ int main(int argc, char **argv) {
             }
             const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
             job.barrier();
-            if (job.rank() == 0) {
-                std::printf("%6llu communicators %8.2f s %6ld threads %6ld descriptors %8ld MiB "
-                            "%8ld MiB of the device\n",
-                            (unsigned long long)count, took.count(), status("Threads:") - threads,
-                            descriptors() - files, (status("VmRSS:") - kib) >> 10,
-                            long(free - free_on_device(job)) >> 20);
-            }
+            const auto say = [&](const char *what, double value, const char *unit) {
+                if (job.rank() == 0) {
+                    std::printf("MEASURE gpu_nccl_%llu_communicators_%s %.2f %s\n",
+                                (unsigned long long)count, what, value, unit);
+                }
+            };
+            say("seconds", took.count(), "s");
+            say("threads", double(status("Threads:") - threads), "threads");
+            say("descriptors", double(descriptors() - files), "descriptors");
+            say("host", double(status("VmRSS:") - kib) / 1024, "MiB");
+            say("device", (double(free) - double(free_on_device(job))) / (1 << 20), "MiB");
         }
     }
     return job.finish();
