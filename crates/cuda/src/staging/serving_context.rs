@@ -198,7 +198,7 @@ fn start_resident(
     let resident = Arc::new(ResidentKernel::new(own, patience)?);
     let memory = PinnedMemory::new(own, probe::BYTES).map_err(text)?;
     // Of the program's context, as the memory that it will serve.
-    let heap = DeviceHeap::unzeroed(program, probe::BYTES).map_err(text)?;
+    let heap = Arc::new(DeviceHeap::unzeroed(program, probe::BYTES).map_err(text)?);
     let range = match Memory::examine(own.driver(), heap.addr(), probe::BYTES) {
         Ok(Memory::Device(range)) => range,
         other => return Err(format!("{other:?} is no memory of a device")),
@@ -224,6 +224,8 @@ fn start_resident(
                 done.is_some()
             });
             done.unwrap_or_else(|| {
+                // The kernel may still write to it.
+                std::mem::forget(Arc::clone(&heap));
                 Err(own.driver().error("cuLaunchKernel", code::TIMEOUT, own.to_string()))
             })
             .map_err(text)?;
