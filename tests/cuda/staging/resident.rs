@@ -12,7 +12,7 @@ cases! {
         words_follow_short_bytes, long_batch_waits_for_kernel, idle_kernel_is_launched_again,
         full_device_leaves_streams, full_device_leaves_words, silent_kernel_is_an_error,
         refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
-        full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams,
+        full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams, refused_streams_end_all_batches,
         fences_keep_steps_in_order, foreign_memory_is_left_to_streams, stream_gets_all_kinds_of_orders,
         parts_start_on_both_devices;
     Fake: turns_leave_no_kernel;
@@ -341,6 +341,23 @@ fn refused_relaunch_leaves_streams(bed: &Bed) {
         assert_eq!(bed.read(heap, 64), [round; 64]);
         assert_eq!(orders(bed, || stage.carries(heap, &pattern(64, 1))), 2);
     }
+}
+
+/// Of a revoked launch's orders, those of another engine among them.
+fn refused_streams_end_all_batches(bed: &Bed) {
+    let (mut stage, _region, heap) = impatient(bed);
+    idle(bed);
+    becomes(bed, FINDS_NO_ROOM);
+    stage.start(IN, heap, 0, 64, 1);
+    stage.start(OUT, heap, 0, 64, 2);
+    bed.refuse(1, 2);
+    let mut ended = [stage.wait(), stage.wait()];
+    ended.sort_by_key(|copied| copied.tag);
+    for (copied, tag) in ended.into_iter().zip(1..) {
+        assert_eq!(copied.tag, tag);
+        refused(copied.result, &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    }
+    becomes(bed, RUNS);
 }
 
 fn full_device_leaves_words(bed: &Bed) {

@@ -13,9 +13,9 @@
 //!   revokes before it reads what has started, so never do both execute them.
 
 use std::iter;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::MEM;
@@ -71,6 +71,8 @@ pub(crate) struct ResidentKernel {
     issued: AtomicU32,
     /// The first order of the last launch, or the one behind those that streams have got.
     first: AtomicU32,
+    /// Why orders were lost.
+    failed: OnceLock<CudaError>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +114,7 @@ impl ResidentKernel {
             // The words of no order have lap 0, so the first one has 1.
             issued: AtomicU32::new(RING),
             first: AtomicU32::new(RING),
+            failed: OnceLock::new(),
         };
         new.word(DONE).store(RING, Relaxed);
         // As of a launch before the first one, which has ended.
@@ -204,7 +207,7 @@ impl ResidentKernel {
             bytes += len;
             is_whole && bytes <= MAX_BATCH && self.reaches(range)
         };
-        if !ops.clone().all(takes) {
+        if self.failed.get().is_some() || !ops.clone().all(takes) {
             return Ok(None);
         }
         let orders = ops.flat_map(orders);
@@ -254,9 +257,12 @@ impl ResidentKernel {
     /// context must be bound.
     ///
     /// # Errors
-    /// The driver's, also that of a failed kernel.
+    /// The driver's, also that of a failed kernel. Of orders that were lost all engines are told.
     #[cold]
     pub(crate) fn attend(&self) -> Result<(), CudaError> {
+        if let Some(failed) = self.failed.get() {
+            return Err(failed.clone());
+        }
         let (launched, issued) = (self.launched.load(Relaxed), self.issued.load(Relaxed));
         match self.ended() {
             Some(next) if next != issued => self.launch(next).or_else(|refused| {
@@ -287,7 +293,15 @@ impl ResidentKernel {
     }
 
     /// Gives a stream the orders from a number, which no launch executes.
-    fn hand_over(&self, mut number: u32, issued: u32) -> Result<(), CudaError> {
+    fn hand_over(&self, number: u32, issued: u32) -> Result<(), CudaError> {
+        self.give_stream(number, issued).inspect_err(|refused| {
+            // What the stream has may still use memory that is given back after an error.
+            wait_for(PATIENCE, || self.rescue.is_idle() != Ok(false));
+            let _ = self.failed.set(refused.clone());
+        })
+    }
+
+    fn give_stream(&self, mut number: u32, issued: u32) -> Result<(), CudaError> {
         while number != issued {
             let words = [0, 1, 2, 3].map(|word| self.order_word(number, word).load(Relaxed));
             let [to, from, flags, high] = words.map(|word| word & ((1 << LAP_SHIFT) - 1));

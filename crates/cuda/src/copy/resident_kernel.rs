@@ -47,11 +47,11 @@ pub(super) const LAP_SHIFT: u32 = 56;
 /// 16 bytes, and up to 8 of 16.
 pub(super) const UNIT_SHIFT: u32 = 32;
 pub(super) const STORE: u64 = 1 << 40;
-/// All earlier orders are visible before this one.
+/// All earlier orders are visible on the device before this one.
 pub(super) const AFTER: u64 = 1 << 41;
 /// Sets `DONE` once it is visible, with all before it.
 pub(super) const REPORT: u64 = 1 << 42;
-/// For the processor: the copy is to the host.
+/// The copy is to the host, so the fence before `DONE` is for the system.
 pub(super) const TO_HOST: u64 = 1 << 43;
 
 /// Loads eight orders at once, of which lane 4 k + i has word i of order k. It ends without a look
@@ -60,5 +60,6 @@ pub(super) const TO_HOST: u64 = 1 << 43;
 ///
 /// Loads of data are volatile: neither the host's nor the device's bytes may come from a cache of
 /// the multiprocessor. A barrier orders the accesses of lanes, and the fence behind it makes them
-/// visible to the system before lane 0 stores.
+/// visible before lane 0 stores: on the device, whose cache is the point of coherence of its
+/// memory, and to the system if the host's memory was written.
 pub(super) const PTX: &str = concat!(include_str!("resident.ptx"), "\0");

@@ -128,7 +128,7 @@ impl DeviceStager {
             OrderedStep::Copy { copy, .. } => (copy.memory, copy.len),
             OrderedStep::Apply { addr, .. } => (addr, len_of(step)),
         };
-        let at = self.registered(memory, len).filter(|_| len <= MAX_BYTES)?;
+        let at = if len <= MAX_BYTES { self.registered(memory, len)? } else { return None };
         let is_whole = matches!(step, OrderedStep::Copy { .. }) || at.addr % len == 0;
         (at.range.is_mapped() && is_whole).then_some(at)
     }
