@@ -14,7 +14,7 @@ cases! {
         refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
         full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams, refused_streams_end_all_batches,
         fences_keep_steps_in_order, foreign_memory_is_left_to_streams, stream_gets_all_kinds_of_orders,
-        parts_start_on_both_devices;
+        parts_start_on_both_devices, arrived_bytes_need_no_report;
     Fake: turns_leave_no_kernel;
     Fake ("FAKE_CUDA_HOST_WRITES" = "0"): turns_leave_no_kernel;
 }
@@ -28,6 +28,7 @@ const RUNS: u32 = 0;
 const FINDS_NO_ROOM: u32 = 1;
 const SAYS_NOTHING: u32 = 2;
 const STOPS: u32 = 3;
+const HOLDS_REPORTS: u32 = 4;
 
 fn becomes(bed: &Bed, how: u32) {
     call!(bed.raw, fake_cuda_resident(0 => c_int, how => u32));
@@ -379,6 +380,18 @@ fn silent_kernel_is_an_error(bed: &Bed) {
     let error = stage.port.store_flag(heap, 1).expect_err("it takes too long");
     refused(Err::<(), _>(&error), &["CUDA_ERROR_TIMEOUT", "50ms"]);
     assert_eq!(stage.port.load(heap, &mut [0; 8]), Err(error), "it is not asked again");
+    becomes(bed, RUNS);
+}
+
+fn arrived_bytes_need_no_report(bed: &Bed) {
+    let (mut stage, _region, heap) = patient(bed, stream_only());
+    idle(bed);
+    becomes(bed, HOLDS_REPORTS);
+    let bytes = pattern(64, 1);
+    bed.write(heap, &bytes);
+    stage.start(OUT, heap, 0, 64, 5);
+    stage.wait().result.expect("it goes well");
+    assert_eq!(peek(stage.bounce(OUT, 0), 64), bytes);
     becomes(bed, RUNS);
 }
 

@@ -73,8 +73,9 @@ enum DoneBy {
     Event,
     /// The whole stream is idle: the event could not be recorded.
     Stream,
-    /// The resident kernel has executed its orders.
-    Resident,
+    /// The resident kernel has executed its orders, or the pattern in the destination is
+    /// overwritten.
+    Resident(Option<PatternWatch>),
 }
 
 /// Polls of a destination between two questions to the driver, the first of which records an event:
@@ -111,8 +112,7 @@ impl CopyEngine {
             eight: driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64,
         };
         let (queue, held) = (BatchSubmitter::new(driver), Vec::new());
-        let (first, next, broken, polls) = (0, 0, None, 0);
-        let resident = None;
+        let (first, next, broken, polls, resident) = (0, 0, None, 0, None);
         Ok(Self {
             stream,
             batches,
@@ -231,7 +231,7 @@ impl CopyEngine {
     /// Returns true if the batches in flight are the resident kernel's.
     pub(crate) fn is_at_resident(&self) -> bool {
         let last = &self.batches[(self.next.wrapping_sub(1) % MAX_BATCHES as u64) as usize];
-        self.in_flight() > 0 && matches!(last.done_by, DoneBy::Resident)
+        self.in_flight() > 0 && matches!(last.done_by, DoneBy::Resident(_))
     }
 
     /// Starts a batch at the resident kernel, if that takes it.
@@ -245,6 +245,7 @@ impl CopyEngine {
         else {
             return Ok(false);
         };
+        let watch = self.watch(ops.clone());
         let submitted = {
             let _bound = self.stream.context().bind()?;
             resident.submit(ops)?
@@ -254,7 +255,7 @@ impl CopyEngine {
         };
         let batch = &mut self.batches[(self.next % MAX_BATCHES as u64) as usize];
         (batch.number, batch.failed) = (number, None);
-        (batch.done_by, batch.sequence) = (DoneBy::Resident, sequence);
+        (batch.done_by, batch.sequence) = (DoneBy::Resident(watch), sequence);
         self.next += 1;
         Ok(true)
     }
@@ -336,16 +337,18 @@ impl CopyEngine {
         let batch = &mut batches[(*first % MAX_BATCHES as u64) as usize];
         let reached = counter.as_ref().is_some_and(|counter| counter.reached(batch.sequence));
         let (done, most) = match (&mut batch.done_by, &*resident) {
-            (DoneBy::Resident, Some(resident)) => {
+            (DoneBy::Resident(watch), Some(resident)) => {
                 let most = if resident.has_ended() { 1 } else { POLLS_OF_RESIDENT };
-                (resident.reached(batch.sequence), most)
+                // SAFETY: the host side is held.
+                let arrived = watch.as_mut().is_some_and(|watch| unsafe { watch.has_arrived() });
+                (arrived || resident.reached(batch.sequence), most)
             }
             (DoneBy::Counter, _) => (reached, POLLS_OF_COUNTER),
             (DoneBy::Bytes { watch, .. }, _) => {
                 // SAFETY: the host side is held.
                 (reached || unsafe { watch.has_arrived() }, POLLS_OF_BYTES)
             }
-            (DoneBy::Event | DoneBy::Stream | DoneBy::Resident, _) => (reached, 1),
+            (DoneBy::Event | DoneBy::Stream | DoneBy::Resident(_), _) => (reached, 1),
         };
         *polls = if done { 0 } else { *polls + 1 };
         if done || *polls < most {
@@ -354,10 +357,9 @@ impl CopyEngine {
         *polls = 0;
         let _bound = stream.context().bind()?;
         match &mut batch.done_by {
-            DoneBy::Resident => match resident {
-                Some(resident) => resident.attend().map(|()| false),
-                None => Ok(true),
-            },
+            DoneBy::Resident(_) => {
+                resident.as_ref().map_or(Ok(true), |it| it.attend().map(|()| false))
+            }
             DoneBy::Bytes { recorded, .. } if !*recorded => {
                 batch.event.record(stream)?;
                 *recorded = true;

@@ -94,6 +94,10 @@ fn execute_all(context: &Context, page: usize, arguments: &Arguments) {
         }
         context.device.count(ORDERS);
         next = next.wrapping_add(1);
+        let is_held = || context.device.behaviour.resident.load(Relaxed) == 4;
+        while reports && is_held() && context.check().is_ok() {
+            thread::sleep(Duration::from_micros(20));
+        }
         if reports {
             word(0).store(next, SeqCst);
         }
