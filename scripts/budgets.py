@@ -16,7 +16,7 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 34_127,
-    "main workspace, lines of Rust": 97_415,
+    "main workspace, lines of Rust": 97_434,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

@@ -56,6 +56,8 @@ struct Batch {
     number: u32,
     event: Event,
     done_by: DoneBy,
+    /// The destination, if it is watched.
+    watch: Option<PatternWatch>,
     /// Value of the counter at which the batch is done: its own, or that of the next batch with
     /// one. Or the resident kernel's number.
     sequence: u32,
@@ -67,15 +69,14 @@ struct Batch {
 enum DoneBy {
     /// The counter reaches its value.
     Counter,
-    /// The pattern in the destination is overwritten, or as [`DoneBy::Event`] once `recorded`.
-    Bytes { watch: PatternWatch, recorded: bool },
+    /// The destination's pattern is overwritten, or as [`DoneBy::Event`] once `recorded`.
+    Bytes { recorded: bool },
     /// Its event has completed, or the counter has reached a later value.
     Event,
     /// The whole stream is idle: the event could not be recorded.
     Stream,
-    /// The resident kernel has executed its orders, or the pattern in the destination is
-    /// overwritten.
-    Resident(Option<PatternWatch>),
+    /// The resident kernel has reported its orders, or the destination's pattern is overwritten.
+    Resident,
 }
 
 /// Polls of a destination between two questions to the driver, the first of which records an event:
@@ -102,7 +103,8 @@ impl CopyEngine {
             .ok();
         let batch = || {
             let event = Event::new(context)?;
-            Ok(Batch { number: 0, event, done_by: DoneBy::Stream, sequence: 0, failed: None })
+            let (done_by, watch) = (DoneBy::Stream, None);
+            Ok(Batch { number: 0, event, done_by, watch, sequence: 0, failed: None })
         };
         let batches = [batch()?, batch()?];
         let driver = context.driver();
@@ -190,10 +192,10 @@ impl CopyEngine {
             return Err(CopyError::Full);
         }
         ops.clone().try_for_each(|op| self.check(&op))?;
-        if self.start_at_resident(number, ops.clone())? {
+        let watch = self.watch(ops.clone());
+        if self.start_at_resident(number, ops.clone(), watch)? {
             return Ok(());
         }
-        let mut watch = self.watch(ops.clone());
         let Self { stream, batches, counter, queue, next, .. } = self;
         let _bound = stream.context().bind()?;
         let (last, sequence) = counter.as_ref().map(ProgressCounter::next).unzip();
@@ -205,13 +207,13 @@ impl CopyEngine {
             // Nothing is in flight: the caller may use its memory at once.
             return Err(CopyError::Cuda(error.clone()));
         }
-        watch = watch.filter(|_| failed.is_none());
         let batch = &mut batches[(*next % MAX_BATCHES as u64) as usize];
         // A part is in flight, so the failure is reported when that part is done.
         (batch.number, batch.failed) = (number, failed);
+        batch.watch = watch.filter(|_| batch.failed.is_none());
         batch.sequence = sequence.unwrap_or(0);
-        batch.done_by = match (watch, counter) {
-            (Some(watch), _) => DoneBy::Bytes { watch, recorded: false },
+        batch.done_by = match (batch.watch, counter) {
+            (Some(_), _) => DoneBy::Bytes { recorded: false },
             (None, Some(counter)) if submitted.counted => {
                 counter.advance();
                 DoneBy::Counter
@@ -231,7 +233,7 @@ impl CopyEngine {
     /// Returns true if the batches in flight are the resident kernel's.
     pub(crate) fn is_at_resident(&self) -> bool {
         let last = &self.batches[(self.next.wrapping_sub(1) % MAX_BATCHES as u64) as usize];
-        self.in_flight() > 0 && matches!(last.done_by, DoneBy::Resident(_))
+        self.in_flight() > 0 && matches!(last.done_by, DoneBy::Resident)
     }
 
     /// Starts a batch at the resident kernel, if that takes it.
@@ -239,13 +241,13 @@ impl CopyEngine {
         &mut self,
         number: u32,
         ops: impl Iterator<Item = StreamOp<'a>> + Clone,
+        watch: Option<PatternWatch>,
     ) -> Result<bool, CopyError> {
         let is_there = self.is_at_resident();
         let Some(resident) = self.resident.as_ref().filter(|_| is_there || self.in_flight() == 0)
         else {
             return Ok(false);
         };
-        let watch = self.watch(ops.clone());
         let submitted = {
             let _bound = self.stream.context().bind()?;
             resident.submit(ops)?
@@ -254,8 +256,8 @@ impl CopyEngine {
             return if is_there { Err(CopyError::Full) } else { Ok(false) };
         };
         let batch = &mut self.batches[(self.next % MAX_BATCHES as u64) as usize];
-        (batch.number, batch.failed) = (number, None);
-        (batch.done_by, batch.sequence) = (DoneBy::Resident(watch), sequence);
+        (batch.number, batch.failed, batch.watch) = (number, None, watch);
+        (batch.done_by, batch.sequence) = (DoneBy::Resident, sequence);
         self.next += 1;
         Ok(true)
     }
@@ -336,19 +338,16 @@ impl CopyEngine {
         let Self { stream, batches, counter, first, polls, resident, .. } = self;
         let batch = &mut batches[(*first % MAX_BATCHES as u64) as usize];
         let reached = counter.as_ref().is_some_and(|counter| counter.reached(batch.sequence));
-        let (done, most) = match (&mut batch.done_by, &*resident) {
-            (DoneBy::Resident(watch), Some(resident)) => {
+        // SAFETY: the host side is held.
+        let arrived = batch.watch.as_mut().is_some_and(|watch| unsafe { watch.has_arrived() });
+        let (done, most) = match (batch.done_by, &*resident) {
+            (DoneBy::Resident, Some(resident)) => {
                 let most = if resident.has_ended() { 1 } else { POLLS_OF_RESIDENT };
-                // SAFETY: the host side is held.
-                let arrived = watch.as_mut().is_some_and(|watch| unsafe { watch.has_arrived() });
                 (arrived || resident.reached(batch.sequence), most)
             }
             (DoneBy::Counter, _) => (reached, POLLS_OF_COUNTER),
-            (DoneBy::Bytes { watch, .. }, _) => {
-                // SAFETY: the host side is held.
-                (reached || unsafe { watch.has_arrived() }, POLLS_OF_BYTES)
-            }
-            (DoneBy::Event | DoneBy::Stream | DoneBy::Resident(_), _) => (reached, 1),
+            (DoneBy::Bytes { .. }, _) => (reached || arrived, POLLS_OF_BYTES),
+            (DoneBy::Event | DoneBy::Stream | DoneBy::Resident, _) => (reached, 1),
         };
         *polls = if done { 0 } else { *polls + 1 };
         if done || *polls < most {
@@ -357,7 +356,7 @@ impl CopyEngine {
         *polls = 0;
         let _bound = stream.context().bind()?;
         match &mut batch.done_by {
-            DoneBy::Resident(_) => {
+            DoneBy::Resident => {
                 resident.as_ref().map_or(Ok(true), |it| it.attend().map(|()| false))
             }
             DoneBy::Bytes { recorded, .. } if !*recorded => {
