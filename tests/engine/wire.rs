@@ -250,11 +250,11 @@ fn further_gets_are_near_and_short() {
     let at = |distance: i64| RegionAddr { offset: AT.offset.wrapping_add_signed(distance), ..AT };
     for (from, len, fits) in [
         (at(0), 1, true),
-        (at(-1), 0x1_0000, true),
+        (at(-1), 0x100_0000, true),
         (at(i32::MAX.into()), 8, true),
         (at(i32::MIN.into()), 8, true),
         (at(0), 0, false),
-        (at(0), 0x1_0001, false),
+        (at(0), 0x100_0001, false),
         (at(1 << 31), 8, false),
         (at(-(1 << 31) - 1), 8, false),
         (RegionAddr { region: AT.region + 1, ..AT }, 8, false),
@@ -299,16 +299,16 @@ fn seals_of_a_job_stay() {
     let sender = seal(*b"0123456789abcdef", 3);
     let numbers = Numbers { seq: Seq::FIRST, ack: Seq(7), mark: 0, mask: 0 };
     for (len, head, body) in [
-        (16, 0x53e3_28d4_c9e5_6363, Body::AckRequest),
-        (32, 0x0c4b_984e_86bf_a019, Body::Word { addr: AT, atomic: ADD }),
+        (16, 0xe5e1_3406_c459_0169, Body::AckRequest),
+        (32, 0x9109_2660_b49d_5b57, Body::Word { addr: AT, atomic: ADD }),
         (
             40,
-            0x83c5_e7be_654d_d9ff,
+            0x1ff7_e5ff_72c1_917f,
             Body::CountedSignal { addr: AT, atomic: ADD, tag: Tag(9), segments: 5 },
         ),
         (
             MAX_MESSAGE,
-            0xd252_07d6_1a1f_6661,
+            0x52d0_dec2_22f7_b426,
             Body::PutSignal { addr: AT, atomic: ADD, to: TO, payload: &[7; MAX_EAGER] },
         ),
     ] {

@@ -202,10 +202,10 @@ fn forged_requests_copy_nothing() {
     for (more, is_bad, copies) in [
         (vec![further(300, 8)], false, 1),
         (vec![further(heap - 8, 8)], false, 1),
-        (vec![further(300, 104); MAX_GETS - 1], false, 1),
+        (vec![further(300, 120); MAX_GETS - 1], false, 1),
         (vec![further(heap - 7, 8)], true, 0),
         (vec![further(300, 8), further(u64::MAX, 8)], true, 0),
-        (vec![further(300, 105); MAX_GETS - 1], true, 0),
+        (vec![further(300, 121); MAX_GETS - 1], true, 0),
         (vec![further(0, 4089)], true, 0),
     ] {
         let mut job = job(&shape, 7, CALM);

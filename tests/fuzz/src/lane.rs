@@ -320,7 +320,7 @@ fn some_answer(u: &mut Unstructured<'_>, next: &mut [Seq], bed: &Bed) -> Result<
     // Of the get that is named, and of those that may share its request, as often as not.
     let row = bed.gets.iter().skip(get.number as usize).take(u.int_in_range(1..=3)?);
     let asked = row.fold(0, |end: usize, len| end.next_multiple_of(8) + len).max(1);
-    let more = [[8, 0, 0, 0, 100, 0]; 3].concat();
+    let more = [[8, 0, 0, 0, 100, 0, 0]; 3].concat();
     let len = if u.ratio(1u8, 2u8)? { asked } else { u.int_in_range(1..=900usize)? };
     let (op, width) = (AtomicOp::SignalAdd, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };

@@ -12,7 +12,7 @@ use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
 use crate::staging::records::{Record, end_of_gets, place_get};
-use crate::staging::submit::{FRAGMENT, MAX_JOINED, fragment_len};
+use crate::staging::submit::{FRAGMENT, fragment_len};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
@@ -83,7 +83,8 @@ impl Staging {
         let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
         let from = RegionAddr { region: remote.region(), offset };
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let is_short = by_peer && op.sent == 0 && op.len <= MAX_JOINED.min(max_bytes);
+        let max_joined = self.max_joined(pe, is_same_host).min(max_bytes);
+        let is_short = by_peer && op.sent == 0 && op.len <= max_joined;
         let may_join = is_short && self.stager.is_some();
         let get = Record { completion: op.completion, ..Record::put(addr, op.len, from) };
         if may_join && self.join_get(pe, get, max_bytes) {

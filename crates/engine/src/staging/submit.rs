@@ -21,9 +21,11 @@ use crate::wire::message::{Body, RegionAddr};
 use crate::wire::staging::MAX_PAYLOAD;
 
 /// Longest put or get in bytes that shares a buffer: a longer one is worth a copy of its own.
-pub(super) const MAX_JOINED: usize = 64 << 10;
+const MAX_JOINED: usize = 64 << 10;
 
-/// Bytes of the shortest fragment, unless buffers are shorter.
+/// Bytes of the shortest fragment, unless buffers are shorter. Also the longest put or get that
+/// shares a buffer while others are under way on one host: beside blocks that poll, each copy takes
+/// the device long to begin.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
 /// Number of fragments of a long operation on one host with nothing else under way: their copies
@@ -109,7 +111,8 @@ impl Staging {
         let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= MAX_JOINED;
+        let max_joined = self.max_joined(pe, is_same_host);
+        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= max_joined;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, pe, op, record, core.signals.strong && word.is_some()) {
@@ -191,6 +194,10 @@ impl Staging {
             self.batcher.add_operation();
         }
         Ok(Outcome::Done)
+    }
+
+    pub(super) fn max_joined(&mut self, pe: Pe, is_same_host: bool) -> usize {
+        if is_same_host && self.is_busy_with(pe) { FRAGMENT } else { MAX_JOINED }
     }
 
     /// Returns true if other fragments keep both ends' copy engines busy, so that longer ones pay.

@@ -39,7 +39,7 @@ pub use crate::wire::decode::Message;
 pub use crate::wire::encode::{Frame, Numbers, SealContext};
 
 /// Version of the messages, 1 to 15.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 pub const HEAD: usize = 16;
 

@@ -32,7 +32,7 @@ pub const RECORD: usize = 48;
 pub const MAX_GETS: usize = 1 + (MAX_MESSAGE - GET_REQUEST) / FURTHER_GET;
 
 /// Bytes of a further get in a request.
-pub const FURTHER_GET: usize = 6;
+pub const FURTHER_GET: usize = 7;
 
 /// Maximum number of keys in a pull. With more rails the target reads over the first ones alone.
 pub const MAX_KEYS: usize = (MAX_MESSAGE - PULL) / 8;
@@ -151,11 +151,11 @@ impl WireRecord {
 /// Encodes a further get of a request. None if it is too far from the first, or too long.
 pub fn further_get(first: RegionAddr, from: RegionAddr, len: usize) -> Option<[u8; FURTHER_GET]> {
     let distance = i32::try_from(from.offset.wrapping_sub(first.offset) as i64).ok()?;
-    let less = u16::try_from(len.checked_sub(1)?).ok().filter(|_| from.region == first.region)?;
-    let mut bytes = [0; FURTHER_GET];
-    bytes[..4].copy_from_slice(&distance.to_le_bytes());
-    bytes[4..].copy_from_slice(&less.to_le_bytes());
-    Some(bytes)
+    let less = u32::try_from(len.checked_sub(1)?).ok().filter(|_| from.region == first.region)?;
+    let ([a, b, c, d], [e, f, g, 0]) = (distance.to_le_bytes(), less.to_le_bytes()) else {
+        return None;
+    };
+    Some([a, b, c, d, e, f, g])
 }
 
 /// Iterates over the further gets of a decoded request.
@@ -163,8 +163,8 @@ pub fn further_gets(first: RegionAddr, more: &[u8]) -> impl Iterator<Item = (Reg
     more.chunks_exact(FURTHER_GET).map(move |bytes| {
         let distance = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let offset = first.offset.wrapping_add_signed(distance.into());
-        let less = u16::from_le_bytes([bytes[4], bytes[5]]);
-        (RegionAddr { offset, ..first }, usize::from(less) + 1)
+        let less = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], 0]);
+        (RegionAddr { offset, ..first }, less as usize + 1)
     })
 }
 
