@@ -11,7 +11,7 @@ cases! {
     Fake ("FAKE_CUDA_MPS" = "1"): kernel_carries_short_bytes, kernel_stores_and_loads_words,
         words_follow_short_bytes, long_batch_waits_for_kernel, idle_kernel_is_launched_again,
         full_device_leaves_streams, full_device_leaves_words, silent_kernel_is_an_error,
-        refused_launch_is_told, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
+        refused_launch_leaves_streams, lost_device_ends_the_kernel, kernel_may_be_switched_off, short_copies_allocate_nothing,
         full_ring_leaves_streams, kernel_overtakes_no_stream, refused_relaunch_leaves_streams, refused_streams_end_all_batches,
         fences_keep_steps_in_order, foreign_memory_is_left_to_streams, stream_gets_all_kinds_of_orders,
         parts_start_on_both_devices, arrived_bytes_need_no_report;
@@ -375,12 +375,12 @@ fn full_device_leaves_words(bed: &Bed) {
 fn silent_kernel_is_an_error(bed: &Bed) {
     let words = WordsOptions { patience: Duration::from_millis(50), ..stream_only() };
     let (mut stage, _region, heap) = patient(bed, words);
+    let _releases = Releases(bed);
     idle(bed);
     becomes(bed, SAYS_NOTHING);
     let error = stage.port.store_flag(heap, 1).expect_err("it takes too long");
     refused(Err::<(), _>(&error), &["CUDA_ERROR_TIMEOUT", "50ms"]);
     assert_eq!(stage.port.load(heap, &mut [0; 8]), Err(error), "it is not asked again");
-    becomes(bed, RUNS);
 }
 
 /// Lets the kernel go on when a test fails, so that it ends.
@@ -415,17 +415,13 @@ fn arrived_bytes_need_no_report(bed: &Bed) {
     assert_eq!(peek(stage.bounce(OUT, 0), 64), mark);
 }
 
-fn refused_launch_is_told(bed: &Bed) {
+fn refused_launch_leaves_streams(bed: &Bed) {
     let (mut stage, _region, heap) = patient(bed, stream_only());
     idle(bed);
     call!(bed.raw, fake_cuda_fail_launch(0 => c_int, 0 => u32, 2 => u32));
-    let copy = Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 0), len: 64 };
-    refused(
-        stage.give(copy, 1),
-        &["cuLaunchKernel", "nvshmem_libfabric_resident", "OUT_OF_MEMORY"],
-    );
-    assert!(stage.port.poll().is_none(), "nothing was started");
-    assert_eq!(orders(bed, || stage.carries(heap, &pattern(64, 1))), 2);
+    assert_eq!(orders(bed, || stage.copy_in(heap, &pattern(64, 1))), 0);
+    assert_eq!(bed.read(heap, 64), pattern(64, 1));
+    assert_eq!(orders(bed, || stage.carries(heap, &pattern(64, 2))), 2);
 }
 
 fn lost_device_ends_the_kernel(bed: &Bed) {

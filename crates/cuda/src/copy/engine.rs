@@ -250,7 +250,7 @@ impl CopyEngine {
         };
         let submitted = {
             let _bound = self.stream.context().bind()?;
-            resident.submit(ops)?
+            resident.submit(ops)
         };
         let Some(sequence) = submitted else {
             return if is_there { Err(CopyError::Full) } else { Ok(false) };

@@ -173,7 +173,10 @@ impl ResidentKernel {
         let arguments = Arguments { page, number, next, idle_ns, life_ns };
         // SAFETY: the kernel's argument. Its memory is kept until it has ended: the page by `drop`,
         // that of the orders by the engines.
-        unsafe { self.kernel.launch(&self.stream, 1, THREADS, arguments)? };
+        let launched = unsafe { self.kernel.launch(&self.stream, 1, THREADS, arguments) };
+        launched.inspect_err(|refused| {
+            log::debug!(target: MEM, "streams do the work of a kernel: {refused}");
+        })?;
         self.launched.store(number, Relaxed);
         self.first.store(next, Relaxed);
         self.launched_at.store(self.made.elapsed().as_nanos() as u64, Relaxed);
@@ -186,7 +189,7 @@ impl ResidentKernel {
     pub(crate) fn submit<'a>(
         &self,
         ops: impl Iterator<Item = StreamOp<'a>> + Clone,
-    ) -> Result<Option<u32>, CudaError> {
+    ) -> Option<u32> {
         let first = self.issued.load(Relaxed);
         let mut bytes = 0;
         let takes = |op: StreamOp<'_>| {
@@ -208,20 +211,18 @@ impl ResidentKernel {
             is_whole && bytes <= MAX_BATCH && self.reaches(range)
         };
         if self.failed.get().is_some() || !ops.clone().all(takes) {
-            return Ok(None);
+            return None;
         }
         let orders = ops.flat_map(orders);
         let (free, count) = (RING - first.wrapping_sub(self.done.value()), orders.clone().count());
         if count > free.min(MAX_ORDERS) as usize {
-            return Ok(None);
+            return None;
         }
         match self.ended() {
             // Before the orders are written: none is left behind if it is refused.
-            Some(next) => self.launch(next)?,
+            Some(next) => self.launch(next).ok()?,
             // Until it starts, the device is full.
-            None if self.word(REVOKED).load(Relaxed) == self.launched.load(Relaxed) => {
-                return Ok(None);
-            }
+            None if self.word(REVOKED).load(Relaxed) == self.launched.load(Relaxed) => return None,
             None => {}
         }
         let mut number = first;
@@ -243,7 +244,7 @@ impl ResidentKernel {
             number = number.wrapping_add(1);
         }
         self.issued.store(number, Relaxed);
-        Ok(Some(number))
+        Some(number)
     }
 
     /// Returns true if the kernel reaches the memory of a range: a mapping of the device, or memory
@@ -265,10 +266,9 @@ impl ResidentKernel {
         }
         let (launched, issued) = (self.launched.load(Relaxed), self.issued.load(Relaxed));
         match self.ended() {
-            Some(next) if next != issued => self.launch(next).or_else(|refused| {
-                log::debug!(target: MEM, "streams do the work of a kernel: {refused}");
-                self.hand_over(next, issued)
-            }),
+            Some(next) if next != issued => {
+                self.launch(next).or_else(|_| self.hand_over(next, issued))
+            }
             Some(_) => self.rescue.is_done().map(drop),
             None if self.word(REVOKED).load(Relaxed) == launched => self.rescue.is_done().map(drop),
             None if self.word(STARTED).load(Acquire) == launched => self.stream.is_done().map(drop),
