@@ -16,7 +16,7 @@ from pathlib import Path
 
 CEILINGS = {
     "product code, lines": 34_132,
-    "main workspace, lines of Rust": 97_463,
+    "main workspace, lines of Rust": 97_466,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

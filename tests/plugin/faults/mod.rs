@@ -277,7 +277,10 @@ impl Case {
         let (victim, others): (Vec<_>, Vec<_>) = report.pes.iter().partition(|pe| pe.pe == VICTIM);
         // In the barrier behind its last quiet a PE is ended by NVSHMEM's bootstrap.
         let waits = |pe: &&&PeReport| pe.value(QUIETED).is_none();
-        let silent = others.iter().filter(waits).filter(|pe| !names(pe, &[VICTIM]));
+        // One that has ended because of the victim may be missed sooner than the victim itself.
+        let ended = others.iter().filter(|pe| names(pe, &[VICTIM])).map(|pe| pe.pe);
+        let missed: Vec<_> = ended.chain([VICTIM]).collect();
+        let silent = others.iter().filter(waits).filter(|pe| !names(pe, &missed));
         let mut broken: Vec<_> =
             silent.map(|pe| format!("PE {} does not name PE {VICTIM}", pe.pe)).collect();
         // Of hosts that are cut off from one another either may be the first that ends.
