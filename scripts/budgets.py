@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 34_132,
-    "main workspace, lines of Rust": 97_466,
+    "product code, lines": 34_133,
+    "main workspace, lines of Rust": 97_471,
     "laboratories, lines of Rust": 9_850,
     "documentation, words": 28_000,
     "scripts, lines": 2_200,

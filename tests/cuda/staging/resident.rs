@@ -403,16 +403,16 @@ fn arrived_bytes_need_no_report(bed: &Bed) {
     stage.ends(5);
     assert_eq!(peek(stage.bounce(OUT, 0), 64), bytes);
     becomes(bed, RUNS);
-    // Bytes equal to the mark are done by the report.
+    // Bytes that equal the pattern are done by the report.
     idle(bed);
     becomes(bed, SAYS_NOTHING);
     stage.start(OUT, heap, 0, 64, 6);
-    let mark = peek(stage.bounce(OUT, 0), 64);
-    assert_ne!(mark, bytes);
-    bed.write(heap, &mark);
+    let watched = peek(stage.bounce(OUT, 0), 64);
+    assert_ne!(watched, bytes);
+    bed.write(heap, &watched);
     becomes(bed, RUNS);
     stage.ends(6);
-    assert_eq!(peek(stage.bounce(OUT, 0), 64), mark);
+    assert_eq!(peek(stage.bounce(OUT, 0), 64), watched);
 }
 
 fn refused_launch_leaves_streams(bed: &Bed) {

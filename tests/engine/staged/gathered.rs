@@ -101,28 +101,32 @@ fn waiting_tokens_take_few_messages() {
     }
 }
 
-/// On one host, where four are under way: the first leave alone, so that the copies of both ends
-/// overlap.
+/// Between PEs of one host, and not the first four, whose copies at both ends overlap.
 #[test]
 fn long_operations_join_others_under_way() {
     const LEN: usize = 128 << 10;
-    const COUNT: usize = 32;
-    let all = || 0..COUNT * LEN;
-    for (shared, is_get) in [(true, false), (true, true), (false, false), (false, true)] {
-        let bounce = (1 << 20, 4, 4);
-        let shape = Shape { bounce, heap: COUNT * LEN + 4096, ..shape(shared) };
+    for (shared, is_get, count, joins) in [
+        (true, false, 32, true),
+        (true, true, 32, true),
+        (true, false, 4, false),
+        (true, true, 4, false),
+        (false, false, 32, false),
+        (false, true, 32, false),
+    ] {
+        let (bounce, all) = ((1 << 20, 4, 4), || 0..count * LEN);
+        let shape = Shape { bounce, heap: count * LEN + 4096, ..shape(shared) };
         let mut job = job(&shape, 7, Script { delay: (9000, 9000), ..CALM });
         job.fabric.store(Pe(1), job.members[1].base, &patterned(1, all()));
         job.fabric.trace_calls();
-        for at in (0..COUNT).map(|number| number * LEN) {
+        for at in (0..count).map(|number| number * LEN) {
             if is_get { job.get(0, 1, at, LEN) } else { job.put(0, 1, at, LEN) }.unwrap();
         }
         job.until_quiet(0, 1);
-        let (sender, len) = (u32::from(is_get), COUNT * LEN);
+        let (sender, len) = (u32::from(is_get), count * LEN);
         let moved = if is_get { job.scratch(0, 0, len) } else { job.heap(1, 0, len) };
         assert!(moved == patterned(sender, all()), "{shared} {is_get}");
-        let (few, posts, copies) = (COUNT / 2, job.posts(sender), job.copies(1 - sender));
-        assert_eq!((posts <= few, copies <= few), (shared, shared), "{posts}, {copies}, {is_get}");
+        let (few, posts, copies) = (count / 2, job.posts(sender), job.copies(1 - sender));
+        assert_eq!((posts <= few, copies <= few), (joins, joins), "{posts}, {copies}, {is_get}");
     }
 }
 

@@ -338,7 +338,7 @@ impl CopyEngine {
         let Self { stream, batches, counter, first, polls, resident, .. } = self;
         let batch = &mut batches[(*first % MAX_BATCHES as u64) as usize];
         let reached = counter.as_ref().is_some_and(|counter| counter.reached(batch.sequence));
-        // SAFETY: the host side is held.
+        // SAFETY: page-locked memory that `held` keeps; until then only the device stores to it.
         let arrived = batch.watch.as_mut().is_some_and(|watch| unsafe { watch.has_arrived() });
         let (done, most) = match (batch.done_by, &*resident) {
             (DoneBy::Resident, Some(resident)) => {

@@ -12,7 +12,7 @@ use crate::port::copies::Reach;
 use crate::request::{LocalSide, Request};
 use crate::staging::receive::{ReceiveSource, ReceiveTarget};
 use crate::staging::records::{Record, end_of_gets, place_get};
-use crate::staging::submit::{FRAGMENT, fragment_len};
+use crate::staging::submit::{FRAGMENT, fragment_len, max_joined};
 use crate::staging::{GroupCounts, MAX_IN_FLIGHT, Staging, Token, failed};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, RegionAddr, Seq};
@@ -80,12 +80,12 @@ impl Staging {
         let own = self.stager.as_ref().map_or(FRAGMENT, |stager| stager.bounce.bounce_len);
         let max_len = if by_peer { own.min(remote.bounce_len()) } else { own };
         let is_same_host = by_peer && self.is_mapped_by(pe);
-        let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
+        let is_busy = self.is_busy_with(pe);
+        let fragment = fragment_len(op.len, max_len, is_same_host, is_busy);
         let from = RegionAddr { region: remote.region(), offset };
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let max_joined = self.max_joined(pe, is_same_host).min(max_bytes);
-        let is_short = by_peer && op.sent == 0 && op.len <= max_joined;
-        let may_join = is_short && self.stager.is_some();
+        let is_short = op.sent == 0 && op.len <= max_joined(is_same_host, is_busy).min(max_bytes);
+        let may_join = by_peer && is_short && self.stager.is_some();
         let get = Record { completion: op.completion, ..Record::put(addr, op.len, from) };
         if may_join && self.join_get(pe, get, max_bytes) {
             op.sent = op.len;

@@ -23,9 +23,7 @@ use crate::wire::staging::MAX_PAYLOAD;
 /// Longest put or get in bytes that shares a buffer: a longer one is worth a copy of its own.
 const MAX_JOINED: usize = 64 << 10;
 
-/// Bytes of the shortest fragment, unless buffers are shorter. Also the longest put or get that
-/// shares a buffer while others are under way on one host: beside blocks that poll, each copy takes
-/// the device long to begin.
+/// Bytes of the shortest fragment, unless buffers are shorter.
 pub(super) const FRAGMENT: usize = 512 << 10;
 
 /// Number of fragments of a long operation on one host with nothing else under way: their copies
@@ -36,6 +34,12 @@ enum PutSource {
     Buffer,
     /// In a region that peers read.
     Region(Arc<Region>),
+}
+
+/// Returns the bytes up to which a put or get shares a buffer. On one host, beside others under
+/// way, long ones do too: a device takes long to begin each copy while kernels poll host memory.
+pub(super) fn max_joined(is_same_host: bool, is_busy: bool) -> usize {
+    if is_same_host && is_busy { FRAGMENT } else { MAX_JOINED }
 }
 
 /// Returns the bytes of an operation's fragments, where buffers have `max_len`.
@@ -111,8 +115,9 @@ impl Staging {
         let is_same_host = by_peer && self.is_mapped_by(pe);
         // Over a fabric the lists should be short enough for several to be in flight.
         let max_bytes = if is_same_host { max_len } else { max_len.min(FRAGMENT) };
-        let max_joined = self.max_joined(pe, is_same_host);
-        let may_join = by_peer && needs_buffer && op.sent == 0 && op.len <= max_joined;
+        let is_busy = self.is_busy_with(pe);
+        let is_short = op.sent == 0 && op.len <= max_joined(is_same_host, is_busy);
+        let may_join = by_peer && needs_buffer && is_short;
         if may_join {
             let record = Record { signal: signal_of(word), ..Record::put(addr, op.len, to) };
             if self.join(core, pe, op, record, core.signals.strong && word.is_some()) {
@@ -133,7 +138,7 @@ impl Staging {
         if self.peer(pe).in_flight >= MAX_IN_FLIGHT && op.sent < op.len {
             return Ok(Outcome::PeerFull);
         }
-        let fragment = fragment_len(op.len, max_len, is_same_host, self.is_busy_with(pe));
+        let fragment = fragment_len(op.len, max_len, is_same_host, is_busy);
         let mut signal = None;
         if let Some(word) = word {
             let peer = core.peers.get_mut(pe);
@@ -194,10 +199,6 @@ impl Staging {
             self.batcher.add_operation();
         }
         Ok(Outcome::Done)
-    }
-
-    pub(super) fn max_joined(&mut self, pe: Pe, is_same_host: bool) -> usize {
-        if is_same_host && self.is_busy_with(pe) { FRAGMENT } else { MAX_JOINED }
     }
 
     /// Returns true if other fragments keep both ends' copy engines busy, so that longer ones pay.

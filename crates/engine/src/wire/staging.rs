@@ -152,10 +152,10 @@ impl WireRecord {
 pub fn further_get(first: RegionAddr, from: RegionAddr, len: usize) -> Option<[u8; FURTHER_GET]> {
     let distance = i32::try_from(from.offset.wrapping_sub(first.offset) as i64).ok()?;
     let less = u32::try_from(len.checked_sub(1)?).ok().filter(|_| from.region == first.region)?;
-    let ([a, b, c, d], [e, f, g, 0]) = (distance.to_le_bytes(), less.to_le_bytes()) else {
-        return None;
-    };
-    Some([a, b, c, d, e, f, g])
+    let mut bytes = [0; FURTHER_GET];
+    bytes[..4].copy_from_slice(&distance.to_le_bytes());
+    bytes[4..].copy_from_slice(less.to_le_bytes().strip_suffix(&[0])?);
+    Some(bytes)
 }
 
 /// Iterates over the further gets of a decoded request.

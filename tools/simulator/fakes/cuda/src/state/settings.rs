@@ -62,7 +62,7 @@ pub(crate) struct Behaviour {
     pub(crate) stream_ops: AtomicU32,
     pub(crate) fail_launch: Failure,
     /// What becomes of the resident kernel: 0 it runs, 1 there is no room for it on the device,
-    /// 2 it executes nothing, 3 it ends at once, 4 it executes orders and reports none.
+    /// 2 it executes nothing, 3 it ends at once, 4 it holds its reports back.
     pub(crate) resident: AtomicU32,
 }
 
