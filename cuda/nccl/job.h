@@ -74,13 +74,22 @@ class Job : public Outcome {
         }
     }
 
-    // Aborts the communicator, and joins one of the ranks that are left, which are counted anew.
-    void go_on_without(int lost) {
+    // Aborts the communicator, and goes on in one of the ranks that are left, which are counted anew:
+    // what a shrink makes of it, or a new one. Kernels that use it have ended.
+    void go_on_without(int lost, bool shrinks) {
+        ncclComm_t smaller = nullptr;
+        if (shrinks) {
+            require(ncclCommShrink(comm_, &lost, 1, &smaller, nullptr, NCCL_SHRINK_ABORT),
+                    "ncclCommShrink");
+        }
         require(ncclCommAbort(comm_), "ncclCommAbort");
+        comm_ = smaller;
         pe_ -= pe_ > lost ? 1 : 0;
         n_pes_--;
-        id_file_ += ".again";
-        join();
+        if (!shrinks) {
+            id_file_ += ".again";
+            join();
+        }
         begin();
     }
 

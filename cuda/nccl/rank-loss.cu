@@ -3,8 +3,8 @@
 // In a round every rank's kernel puts to all others and waits for theirs. Rank 1 kills itself while
 // its kernel runs. When NCCL reports it, or after --patience seconds, as if a launcher had, the
 // others end their kernels and abort the communicator: NCCL ends no kernel that waits in GIN, nor a
-// stream in ncclWaitSignal. CUDA has to be as it was. They join a new communicator, and every byte
-// is right there.
+// stream in ncclWaitSignal. CUDA has to be as it was. They join a new communicator, or with --shrink
+// shrink theirs, and every byte is right there.
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -109,11 +109,12 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t rounds = 20, bytes = 1 << 20, seconds = 3;
+    uint64_t rounds = 20, bytes = 1 << 20, seconds = 3, shrinks = 0;
     parse_or_exit(argc, argv, "rank-loss", "Ranks go on with GIN after one of them was killed.",
                   {{"rounds", "rounds before rank 1 ends, and after", &rounds, 1, 1 << 20},
                    {"bytes", "put to each rank in a round", &bytes, 8, 1 << 30},
-                   {"patience", "seconds after which ranks know of it", &seconds, 1, 3600}});
+                   {"patience", "seconds after which ranks know of it", &seconds, 1, 3600},
+                   {"shrink", "1: go on in what ncclCommShrink makes", &shrinks, 0, 1}});
     Job job("rank-loss");
     if (job.ranks() < 3) {
         job.skip("three ranks");
@@ -125,7 +126,7 @@ int main(int argc, char **argv) {
         round++;
     }
     auto began = std::chrono::steady_clock::now();
-    job.go_on_without(kLost);
+    job.go_on_without(kLost, shrinks == 1);
     const double joined = seconds_since(began);
     auto after = std::make_unique<Traffic>(job, bytes, patience);
     std::printf("# rank-loss: rank %d of %d: new communicator after %.2f s, windows after %.2f s\n",

@@ -98,14 +98,14 @@ pub(crate) fn deadline(program: &str) -> u64 {
     }
 }
 
-/// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, the all-to-all of
-/// nccl-tests' device API, and those of `clients` that use NCCL.
+/// Programs of NCCL's RMA and GIN, of `cuda/nccl`, NCCL's examples, nccl-tests, and `clients`.
 pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),
     example("communicators", "", ""),
     example("gin-times", "", ""),
     Example { pes: 3, ..example("rank-loss", "", "") },
+    Example { pes: 3, ..example("rank-loss", "--shrink 1", "") },
     Example { gpus: Gpus::Own, ..example("nccl-ep", "", "") },
     Example { gpus: Gpus::Own, ..example("flashinfer-ep", "", "") },
     example("torch-nccl-symmetric", "", ""),

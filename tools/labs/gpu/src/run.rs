@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use launcher::{Limits, PrivateDir};
 
-use crate::case::{Case, Outcome};
+use crate::case::{Case, Outcome, Proof};
 use crate::launch::Job;
 use crate::library::{For, Library};
 use crate::mps::Mps;
@@ -50,21 +50,21 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
         for (directory, case) in &cases {
             let dir = scratch.dir.join(format!("{provider}-{}-{}", rows.len(), case.program));
             let pes = case.pes.unwrap_or(options.pes);
-            if let Some(missing) = case.missing(pes, gpus()) {
-                let outcome = Outcome::skipped(missing);
-                print(provider, case, &outcome);
-                rows.push((provider, case, outcome));
-                continue;
-            }
-            let shares_gpus = gpus().is_none_or(|gpus| gpus < pes);
-            let job = For { provider, dir: &dir, shares_gpus };
-            let mut env = library.environment(options, &plugin, job);
-            // One for each job: where a client has died, the service refuses others for a while.
-            let mps = if has_mps { start_mps(options, &scratch.dir)? } else { None };
-            let sharers = pes.div_ceil(gpus().unwrap_or(1).max(1));
-            env.extend(mps.iter().flat_map(|mps| mps.env(sharers)));
-            env.extend(case.env.iter().cloned());
-            let outcome = run(options, directory, case, pes, env, &dir)?;
+            let outcome = if let Some(missing) = case.missing(pes, gpus()) {
+                Outcome::skipped(missing)
+            } else {
+                let shares_gpus = gpus().is_none_or(|gpus| gpus < pes);
+                let job = For { provider, dir: &dir, shares_gpus };
+                let mut env = library.environment(options, &plugin, job);
+                // One for each job: where a client has died, the service refuses others for a
+                // while. None where one will be killed, which ends all clients on its GPU.
+                let serves = has_mps && case.proof != Proof::Survival;
+                let mps = if serves { start_mps(options, &scratch.dir)? } else { None };
+                let sharers = pes.div_ceil(gpus().unwrap_or(1).max(1));
+                env.extend(mps.iter().flat_map(|mps| mps.env(sharers)));
+                env.extend(case.env.iter().cloned());
+                run(options, directory, case, pes, env, &dir)?
+            };
             print(provider, case, &outcome);
             rows.push((provider, case, outcome));
         }
