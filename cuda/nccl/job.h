@@ -74,8 +74,8 @@ class Job : public Outcome {
         }
     }
 
-    // Aborts the communicator, and goes on in one of the ranks that are left, which are counted anew:
-    // what a shrink makes of it, or a new one. Kernels that use it have ended.
+    // Leaves the communicator, once its kernels have ended, for one of the ranks that are left,
+    // numbered anew: the one that ncclCommShrink makes, or one that they join.
     void go_on_without(int lost, bool shrinks) {
         ncclComm_t smaller = nullptr;
         if (shrinks) {

@@ -3,8 +3,8 @@
 // In a round every rank's kernel puts to all others and waits for theirs. Rank 1 kills itself while
 // its kernel runs. When NCCL reports it, or after --patience seconds, as if a launcher had, the
 // others end their kernels and abort the communicator: NCCL ends no kernel that waits in GIN, nor a
-// stream in ncclWaitSignal. CUDA has to be as it was. They join a new communicator, or with --shrink
-// shrink theirs, and every byte is right there.
+// stream in ncclWaitSignal. CUDA has to be as it was. They join a new communicator, or with
+// --shrink 1 go on in the one that ncclCommShrink makes, and every byte is right there.
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
                   {{"rounds", "rounds before rank 1 ends, and after", &rounds, 1, 1 << 20},
                    {"bytes", "put to each rank in a round", &bytes, 8, 1 << 30},
                    {"patience", "seconds after which ranks know of it", &seconds, 1, 3600},
-                   {"shrink", "1: go on in what ncclCommShrink makes", &shrinks, 0, 1}});
+                   {"shrink", "1: by ncclCommShrink, 0: by a new communicator", &shrinks, 0, 1}});
     Job job("rank-loss");
     if (job.ranks() < 3) {
         job.skip("three ranks");

@@ -101,7 +101,7 @@ fn waiting_tokens_take_few_messages() {
     }
 }
 
-/// Between PEs of one host, and not the first four, whose copies at both ends overlap.
+/// On one host alone, and behind four: the copies of the first overlap at both ends.
 #[test]
 fn long_operations_join_others_under_way() {
     const LEN: usize = 128 << 10;

@@ -98,7 +98,7 @@ pub(crate) fn deadline(program: &str) -> u64 {
     }
 }
 
-/// Programs of NCCL's RMA and GIN, of `cuda/nccl`, NCCL's examples, nccl-tests, and `clients`.
+/// Programs of NCCL's RMA and GIN: our own, NCCL's examples, nccl-tests' and those in `clients`.
 pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),

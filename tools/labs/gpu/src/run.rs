@@ -56,8 +56,8 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
                 let shares_gpus = gpus().is_none_or(|gpus| gpus < pes);
                 let job = For { provider, dir: &dir, shares_gpus };
                 let mut env = library.environment(options, &plugin, job);
-                // One for each job: where a client has died, the service refuses others for a
-                // while. None where one will be killed, which ends all clients on its GPU.
+                // A service for each job, as one that has lost a client refuses others for a while;
+                // none where a rank is killed, whose fault would end all clients on its GPU.
                 let serves = has_mps && case.proof != Proof::Survival;
                 let mps = if serves { start_mps(options, &scratch.dir)? } else { None };
                 let sharers = pes.div_ceil(gpus().unwrap_or(1).max(1));
